@@ -49,9 +49,10 @@ PretrainRecipe: &training
   {seed: 0, dtype: bfloat16, float8: false, z_loss: 0.0,
    optimizer.name: adamw, optimizer.learning_rate: 0.0003, optimizer.beta1: 0.9, optimizer.beta2: 0.95,
    optimizer.eps: 1.0e-08, optimizer.weight_decay: 0.1, optimizer.max_grad_norm: 1.0, optimizer.state_dtype: float32,
-   optimizer.muon: null, schedule.kind: cosine, schedule.warmup: linear, schedule.warmup_steps: 100,
-   schedule.min_lr_ratio: 0.1, schedule.decay_steps: null, schedule.decay: linear, loss_guard.spike: null,
-   loss_guard.window: 128, loss_guard.bad_steps: 10, loss_guard.on_repeated: stop, loss_guard.max_rollbacks: 3}
+   optimizer.muon: null, optimizer.normuon: null, schedule.kind: cosine, schedule.warmup: linear,
+   schedule.warmup_steps: 100, schedule.min_lr_ratio: 0.1, schedule.decay_steps: null, schedule.decay: linear,
+   loss_guard.spike: null, loss_guard.window: 128, loss_guard.bad_steps: 10, loss_guard.on_repeated: stop,
+   loss_guard.max_rollbacks: 3}
 FinetuneRecipe:
   {<<: *training, template: null, loss_on: assistant, packing: best_fit, too_long: drop, lora: null, dpo: null}
 ConvertRecipe: {dtype: bfloat16, shard_mb: 1000, tolerance: 0.0001, merge: true, tokenizer_check_mb: 16.0}

@@ -114,12 +114,12 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(corpus, uninterrupted, tm
 VARIANTS = {
     "llama": {},
     "mixtral": {"model": MODEL | MODELS["mixtral"]},
-    "muon": {"optimizer": {"name": "muon", "learning_rate": 1e-2}},
+    "normuon": {"optimizer": {"name": "normuon", "learning_rate": 1e-2}},
 }
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", *(pytest.param(name, marks=pytest.mark.long) for name in ("mixtral", "muon"))]
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.long) for name in ("mixtral", "normuon"))]
 )
 def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_path, name):
     recipe, whole = RECIPE | VARIANTS[name], uninterrupted_on_two

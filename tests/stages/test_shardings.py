@@ -18,7 +18,7 @@ from tests.helpers.training import (
 )
 
 STEPS = 50
-OPTIMIZERS = ("adamw", "muon")
+OPTIMIZERS = ("adamw", "muon", "normuon")
 HYBRID = {"sharding": "hybrid-full", "shard_degree": 2}
 HYBRID_GRAD = HYBRID | {"sharding": "hybrid-grad"}
 # (ranks, operation) of each run that must agree
@@ -45,7 +45,7 @@ def trained(corpus, directory, runs, steps, **recipe):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("architecture", "optimizer"), [*((name, "adamw") for name in MODELS), ("llama", "muon")])
+@pytest.mark.parametrize(("architecture", "optimizer"), [*((name, "adamw") for name in MODELS), ("llama", "normuon")])
 def test_losses_agree_in_float64(corpus, tmp_path, architecture, optimizer):
     runs = RUNS if (architecture, optimizer) == ("llama", "adamw") else FEWER
     keys = {"model": MODEL | MODELS[architecture], "optimizer": RECIPE["optimizer"] | {"name": optimizer}}
@@ -80,7 +80,9 @@ def test_none_is_distributed_data_parallel_bit_for_bit(corpus, tmp_path, optimiz
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("architecture", "optimizer"), [("llama", "adamw"), ("mixtral", "adamw"), ("llama", "muon")])
+@pytest.mark.parametrize(
+    ("architecture", "optimizer"), [("llama", "adamw"), ("mixtral", "adamw"), ("llama", "normuon")]
+)
 def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_path, architecture, optimizer):
     uncut, changed = tmp_path / "uncut", tmp_path / "changed"
     keys = {"model": MODEL | MODELS[architecture], "optimizer": RECIPE["optimizer"] | {"name": optimizer}}

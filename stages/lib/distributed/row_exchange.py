@@ -89,10 +89,15 @@ def ranks_of(mesh: DeviceMesh) -> list[list[int]]:
 class RowExchange:
     """Computes functions of matrices whose parameters are all sharded alike, or all whole on every rank."""
 
-    def __init__(self, matrices: Sequence[Matrix], dtype: torch.dtype, cost: Callable[[int, int], float]) -> None:
-        """`dtype`: that of the matrices which the function gets and returns; `cost`: of rows and columns."""
+    def __init__(
+        self, matrices: Sequence[Matrix], dtype: torch.dtype, cost: Callable[[int, int], float], more_columns: int = 0
+    ) -> None:
+        """`dtype`: that of the matrices which the function gets and returns; `cost`: of rows and columns.
+
+        `more_columns`: those that the function gets and returns beside the matrix's own.
+        """
         parameter = matrices[0].parameter
-        self.dtype, self.device = dtype, device_of(parameter)
+        self.dtype, self.device, self.more_columns = dtype, device_of(parameter), more_columns
         self.replicas = [[dist.get_rank()]]
         if isinstance(parameter, DTensor):
             self.replicas = ranks_of(parameter.device_mesh)
@@ -122,7 +127,7 @@ class RowExchange:
     ) -> Iterator[tuple[Matrix, torch.Tensor]]:
         """Yield (matrix, this rank's rows of function(matrix)) of all matrices; all ranks call it together.
 
-        `rows_of`: this rank's rows of a matrix, [its rows, columns]. `function`: keeps the shape.
+        `rows_of`: this rank's rows of a matrix, [its rows, columns + more_columns]. `function`: keeps the shape.
         """
         for members in self.rounds:
             if self.num_ranks == 1:
@@ -146,7 +151,7 @@ class RowExchange:
             sizes[rank] = [self._numel(matrix, shard) for matrix in own]
         received = self._all_to_all(sent, sizes)
         by_matrix = zip(*(received[rank] for rank in self.replica), strict=True)
-        return [torch.cat(parts).view(-1, matrix.columns) for matrix, parts in zip(own, by_matrix, strict=True)]
+        return [torch.cat(parts).view(-1, self._width(matrix)) for matrix, parts in zip(own, by_matrix, strict=True)]
 
     def _scatter(self, members: Owned, results: list[torch.Tensor]) -> Iterator[tuple[Matrix, torch.Tensor]]:
         """Yield this rank's rows of the results, which lie on the owners."""
@@ -160,11 +165,14 @@ class RowExchange:
             sizes[owner].append(self._numel(matrix, self.shard))
         received = [iter(parts) for parts in self._all_to_all(sent, sizes)]
         for matrix, owner in members:
-            yield matrix, next(received[owner]).view(-1, matrix.columns)
+            yield matrix, next(received[owner]).view(-1, self._width(matrix))
+
+    def _width(self, matrix: Matrix) -> int:
+        return matrix.columns + self.more_columns
 
     def _numel(self, matrix: Matrix, shard: int) -> int:
         begin, end = matrix.rows_of(shard, self.num_shards)
-        return (end - begin) * matrix.columns
+        return (end - begin) * self._width(matrix)
 
     def _rows(self, result: torch.Tensor, matrix: Matrix, shard: int) -> torch.Tensor:
         begin, end = matrix.rows_of(shard, self.num_shards)

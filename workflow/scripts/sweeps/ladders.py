@@ -18,6 +18,7 @@ from stages.lib.huggingface.config_json import model_identity
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.training.optimizers.recipe import MATRIX_OPTIMIZERS
 
 MULTIPLE = 8
 """intermediate_size of a smaller model is a multiple of this."""
@@ -291,9 +292,10 @@ def _optimizer(optimizer: Config, given: Config, factor: float, horizon: float) 
     rate = optimizer["learning_rate"]
     factor = (given["learning_rate"] / rate if "learning_rate" in given else factor) * horizon
     made = optimizer | {"learning_rate": _digits(rate * factor)}
-    muon = optimizer.get("muon") or {}
-    if muon.get("learning_rate") is not None:
-        made["muon"] = muon | {"learning_rate": _digits(muon["learning_rate"] * factor)}
+    for name in MATRIX_OPTIMIZERS:
+        keys = optimizer.get(name) or {}
+        if keys.get("learning_rate") is not None:
+            made[name] = keys | {"learning_rate": _digits(keys["learning_rate"] * factor)}
     return made
 
 

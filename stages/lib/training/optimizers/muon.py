@@ -5,7 +5,6 @@ See https://kellerjordan.github.io/posts/muon/ and arXiv 2502.16982.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -117,12 +116,9 @@ class Muon(torch.optim.Optimizer):
         defaults = {"lr": lr * ratio, LR_RATIO: ratio, "weight_decay": weight_decay}
         super().__init__([{"params": parameters}], defaults)
         self.recipe, self.state_dtype, self.found_inf = recipe, state_dtype, None
-        first = parameters[0]
-        self.exchange = RowExchange(
-            [part for matrix in matrices for part in _parts(matrix)],
-            precision(first, device_of(first)),
-            cost,
-        )
+        dtype = precision(parameters[0], device_of(parameters[0]))
+        parts = [part for matrix in matrices for part in _parts(matrix)]
+        self.exchange = RowExchange(parts, dtype, cost, self.more_columns(parameters[0].dtype, dtype))
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -130,8 +126,8 @@ class Muon(torch.optim.Optimizer):
         (group,) = self.param_groups
         for parameter in group["params"]:
             self._update_momentum(parameter)
-        orthogonalize = functools.partial(newton_schulz, steps=self.recipe.ns_steps)
-        for matrix, change in self.exchange.map(self._direction, orthogonalize):
+        for matrix, rows in self.exchange.map(self._rows_sent, self._function):
+            change = self._change(matrix, rows)
             weight = self.exchange.local(matrix, matrix.parameter)
             rate = group["lr"] * _lr_factor(self.recipe.adjust_lr_fn, matrix.rows, matrix.columns)
             new = weight * (1 - group["lr"] * group["weight_decay"])
@@ -144,6 +140,22 @@ class Muon(torch.optim.Optimizer):
     def state_bytes(self, parameter: torch.Tensor) -> int:
         """Return the bytes of state per element of a parameter."""
         return (self.state_dtype or parameter.dtype).itemsize
+
+    def more_columns(self, dtype: torch.dtype, sent: torch.dtype) -> int:
+        """Return the columns that are sent with a matrix in dtype `sent`; `dtype`: that of the parameters."""
+        return 0
+
+    def _rows_sent(self, matrix: Matrix) -> torch.Tensor:
+        """Return what the owner of a matrix gets of this rank: its rows of the direction."""
+        return self._direction(matrix)
+
+    def _function(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return what the owner of a matrix sends back."""
+        return newton_schulz(whole, self.recipe.ns_steps)
+
+    def _change(self, matrix: Matrix, rows: torch.Tensor) -> torch.Tensor:
+        """Return the change of this rank's rows of a matrix, from what its owner sent."""
+        return rows
 
     def _update_momentum(self, parameter: torch.Tensor) -> None:
         if not self.state[parameter]:
@@ -162,11 +174,10 @@ class Muon(torch.optim.Optimizer):
         return gradient.lerp(momentum, self.recipe.momentum) if self.recipe.nesterov else momentum
 
 
-def build(matrices: Sequence[LayerMatrix], recipe: OptimizerRecipe) -> Muon:
-    """Build Muon over the matrices of layers."""
-    own = recipe.muon or MuonRecipe()
+def build(kind: type[Muon], matrices: Sequence[LayerMatrix], recipe: OptimizerRecipe) -> Muon:
+    """Build Muon, or another kind of it, over the matrices of layers."""
     state_dtype = torch.bfloat16 if recipe.state_dtype == "bfloat16" else None
-    return Muon(matrices, recipe.learning_rate, recipe.weight_decay, own, state_dtype)
+    return kind(matrices, recipe.learning_rate, recipe.weight_decay, recipe.of_matrices, state_dtype)
 
 
 def _parts(fused: LayerMatrix) -> Iterator[Matrix]:

@@ -36,12 +36,25 @@ class MuonRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerRecipe:
-    """AdamW (arXiv 1711.05101), alone or beside Muon."""
+class NorMuonRecipe(MuonRecipe):
+    """Keys of NorMuon alone: those of Muon, and one more."""
 
-    name: str = identity(DEFAULT_OPTIMIZER, choices=("adamw", "muon"))
+    beta2: float = identity(0.95, minimum=0, maximum=1)
+    """Decay rate of the mean square of the update of each row."""
+
+
+MATRIX_OPTIMIZERS: dict[str, type[MuonRecipe]] = {"muon": MuonRecipe, "normuon": NorMuonRecipe}
+"""Optimizers of the matrices of layers, with the recipe of the keys below `optimizer` that have their name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerRecipe:
+    """AdamW (arXiv 1711.05101), alone or beside an optimizer of matrices."""
+
+    name: str = identity(DEFAULT_OPTIMIZER, choices=(DEFAULT_OPTIMIZER, *MATRIX_OPTIMIZERS))
     """adamw: AdamW of all parameters. muon: Muon, orthogonalized momentum, of the matrices of the layers, each as
-    transformers has it (q, k, v, gate and up apart); AdamW of embedding, head, norms and other vectors."""
+    transformers has it (q, k, v, gate and up apart); AdamW of embedding, head, norms and other vectors. normuon: Muon
+    whose updates have rows of about equal size (arXiv 2510.05491)."""
 
     learning_rate: float = identity(3e-4, above=0)
     """The peak learning rate."""
@@ -70,13 +83,23 @@ class OptimizerRecipe:
     muon: MuonRecipe | None = identity(None)
     """Keys of Muon, for name muon only. Default: the defaults of these keys."""
 
+    normuon: NorMuonRecipe | None = identity(None)
+    """Keys of NorMuon, for name normuon only. Default: the defaults of these keys."""
+
+    @property
+    def of_matrices(self) -> MuonRecipe:
+        """The keys of the optimizer of matrices; it has none with name adamw."""
+        return getattr(self, self.name) or MATRIX_OPTIMIZERS[self.name]()
+
     def check(self, where: str) -> None:
         """Raise UserError if a key has no effect, or a moment in bfloat16 would never change."""
-        if self.muon is not None and self.name != "muon":
-            raise UserError(f"{where}.muon must be left out for name {self.name}; it is for name muon only")
         betas = {"beta1": self.beta1, "beta2": self.beta2}
-        if self.muon is not None:
-            betas["muon.momentum"] = self.muon.momentum
+        for name in MATRIX_OPTIMIZERS:
+            keys: MuonRecipe | None = getattr(self, name)
+            if keys is not None and name != self.name:
+                raise UserError(f"{where}.{name} must be left out for name {self.name}; it is for name {name} only")
+            if keys is not None:
+                betas[f"{name}.momentum"] = keys.momentum
         for name, beta in betas.items():
             if self.state_dtype == "bfloat16" and 1 - beta <= BF16_STEP:
                 raise UserError(
@@ -86,8 +109,8 @@ class OptimizerRecipe:
 
     def check_lora(self, where: str) -> None:
         """Raise UserError if the optimizer is not one for LoRA's adapters."""
-        if self.name == "muon":
+        if self.name in MATRIX_OPTIMIZERS:
             raise UserError(
-                f"{where}.name must be adamw with lora, got muon: it orthogonalizes updates of whole matrices, and "
-                "an adapter is a product of two thin ones"
+                f"{where}.name must be adamw with lora, got {self.name}: it orthogonalizes updates of whole matrices, "
+                "and an adapter is a product of two thin ones"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +11,7 @@ import torch
 
 from stages.lib.training.optimizers import adamw, muon
 from stages.lib.training.optimizers.muon import LayerMatrix, layer_matrices
+from stages.lib.training.optimizers.normuon import NorMuon
 from stages.lib.training.optimizers.optimizer import Optimizer, decay_groups
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
@@ -65,8 +67,11 @@ ADAMW: dict[str, Callable[[list[dict[str, Any]], OptimizerRecipe], Any]] = {
 }
 """Builders of AdamW over parameter groups, by state_dtype."""
 
-MATRIX_BUILDERS: dict[str, Callable[[Sequence[LayerMatrix], OptimizerRecipe], Any]] = {"muon": muon.build}
-"""Builders of optimizers of the layers' matrices; AdamW updates the other parameters."""
+MATRIX_BUILDERS: dict[str, Callable[[Sequence[LayerMatrix], OptimizerRecipe], Any]] = {
+    "muon": functools.partial(muon.build, muon.Muon),
+    "normuon": functools.partial(muon.build, NorMuon),
+}
+"""Builders of optimizers of the layers' matrices, see recipe.MATRIX_OPTIMIZERS; AdamW updates the other parameters."""
 
 
 def build(model: torch.nn.Module, recipe: OptimizerRecipe) -> Optimizer:

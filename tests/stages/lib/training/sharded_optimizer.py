@@ -17,7 +17,7 @@ from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import parallelize
 from stages.lib.training.optimizers import registry
-from stages.lib.training.optimizers.recipe import OptimizerRecipe
+from stages.lib.training.optimizers.recipe import MATRIX_OPTIMIZERS, OptimizerRecipe
 from stages.lib.training.settings.recipe import TrainRecipe
 
 TINY = LlamaRecipe(
@@ -26,7 +26,7 @@ TINY = LlamaRecipe(
 # each shard is whole vectors of the CPU, whose kernel rounds the rest of a tensor otherwise
 ALIGNED = LlamaRecipe(num_hidden_layers=1, hidden_size=64, num_attention_heads=4, intermediate_size=48)
 SHARDINGS = [{"sharding": "full"}, {"sharding": "none"}, {"sharding": "hybrid-full", "shard_degree": 2}]
-MUON = OptimizerRecipe(name="muon", learning_rate=0.1)
+OF_MATRICES = [OptimizerRecipe(name=name, learning_rate=0.1) for name in MATRIX_OPTIMIZERS]
 
 
 def stepped(device, keys, model_config, optimizer, dtype):
@@ -67,16 +67,17 @@ def main():
     """Compare all shardings."""
     with process_group() as device:
         shardings = SHARDINGS[: None if dist.get_world_size() == 4 else 2]
-        expected, _ = stepped(device, {}, TINY, MUON, torch.float64)
-        assert all(tensor.isfinite().all() for tensor in expected.values())
-        for keys in shardings:
-            for rounds, expected_rounds in ((contextlib.nullcontext(), 1), (smallest_rounds(), None)):
-                with rounds:
-                    found, built = stepped(device, keys, TINY, MUON, torch.float64)
-                num_rounds = len(built.optimizers[0].exchange.rounds)
-                assert num_rounds == expected_rounds or num_rounds > 1
-                for name, tensor in expected.items():
-                    torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-13, msg=f"{keys}: {name}")
+        for optimizer in OF_MATRICES:
+            expected, _ = stepped(device, {}, TINY, optimizer, torch.float64)
+            assert all(tensor.isfinite().all() for tensor in expected.values())
+            for keys in shardings:
+                for rounds, expected_rounds in ((contextlib.nullcontext(), 1), (smallest_rounds(), None)):
+                    with rounds:
+                        found, built = stepped(device, keys, TINY, optimizer, torch.float64)
+                    num_rounds = len(built.optimizers[0].exchange.rounds)
+                    assert num_rounds == expected_rounds or num_rounds > 1
+                    for name, tensor in expected.items():
+                        torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-13, msg=f"{keys}: {name}")
         for adamw in (OptimizerRecipe(state_dtype=state_dtype) for state_dtype in ("float32", "bfloat16")):
             expected, _ = stepped(device, {}, ALIGNED, adamw, torch.float32)
             assert all(tensor.isfinite().all() for tensor in expected.values())

@@ -101,6 +101,28 @@ def test_steps_are_those_of_torch_on_the_matrices_of_transformers(monkeypatch, a
         torch.testing.assert_close(tensor, theirs[name].detach(), rtol=1e-9, atol=1e-11)
 
 
+def test_steps_of_normuon_are_those_of_its_paper_on_the_matrices_of_transformers():
+    model = small_model(torch.float64)
+    weights = layers_of(model, model.state_dict())
+    momenta, seconds = ({name: torch.zeros(()) for name in weights} for _ in range(2))
+    recipe_keys = {"name": "normuon", "weight_decay": 0.2, "normuon": {"beta2": 0.7, "momentum": 0.8}}
+    built = registry.build(model, recipe.load(OptimizerRecipe, recipe_keys, "optimizer"))
+    for step in range(3):
+        set_gradients(model, step)
+        gradients = layers_of(model, {name: parameter.grad for name, parameter in model.named_parameters()})
+        set_learning_rate(built.param_groups, 0.01)
+        built.step()
+        for name, gradient in gradients.items():
+            momenta[name] = 0.8 * momenta[name] + 0.2 * gradient
+            change = by_svd(0.2 * gradient + 0.8 * momenta[name])
+            seconds[name] = 0.7 * seconds[name] + 0.3 * (change**2).mean(1)
+            even = change / seconds[name].sqrt()[:, None]
+            rate = 0.01 * 0.2 * max(change.shape) ** 0.5 * change.norm() / even.norm()
+            weights[name] = weights[name] * (1 - 0.01 * 0.2) - rate * even
+    for name, tensor in layers_of(model, model.state_dict()).items():
+        torch.testing.assert_close(tensor, weights[name], rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_embedding_head_and_norms_are_updated_by_adamw(tied):
     ours, theirs = small_model(tie_word_embeddings=tied), small_model(tie_word_embeddings=tied)
@@ -157,7 +179,7 @@ def test_steps_with_the_momentum_in_bfloat16_stay_near_the_others():
         assert 0 < (rounded[name] - tensor).norm() < 0.03 * (tensor - start[name]).norm(), name
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("name", ["adamw", "muon", "normuon"])
 @pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
 def test_flagged_step_changes_nothing_and_the_next_goes_on(name, state_dtype):
     results = []
@@ -224,6 +246,7 @@ def test_work_is_balanced_among_ranks_and_rounds_need_little_memory():
     ("keys", "sentence"),
     [
         ({"muon": {}}, "muon must be left out for name adamw; it is for name muon only"),
+        ({"name": "normuon", "muon": {}}, "muon must be left out for name normuon; it is for name muon only"),
         ({"name": "muon", "muon": {"momentum": 0.999}, "state_dtype": "bfloat16"}, "muon.momentum must be less than"),
     ],
 )
