@@ -1,15 +1,21 @@
-"""Validation loss in bits per byte of the demo's model, trained by AdamW and by Muon on the demo's budget.
+"""Validation loss in bits per byte of the demo's model, trained by AdamW, Muon and NorMuon.
 
-    make demo && python -m benchmarks.optimizers                       # 18 trainings of a minute or two
+    make demo && python -m benchmarks.optimizers          # about 40 trainings of a minute
+    python -m benchmarks.optimizers --size 4x256 --steps 60 --output second.json
     python -m benchmarks.optimizers --steps 4 --seeds 0 --learning-rates 2e-3 --validation-tokens 2048   # a smoke test
 
 Each training is the stage `pretrain` on the corpus of the demo: model, batch, schedule and steps are those of the run
-`base` in config/config.yaml. Only the optimizer, its peak learning rate and the seed (initial weights and order of the
-data) differ; all combinations are trained. The validation loss is that after the last step, the mean of both sources.
-An optimizer is compared at the learning rate at which its mean over the seeds is best. Step time is the median over the
-steps of all trainings, one at a time. A call that was cut off goes on with the training that it did not end.
+`base` in config/config.yaml, of another size with `--size`. Only the optimizer, its peak learning rate and the seed
+(initial weights and order of the data) differ; all combinations are trained. The rate is that of the layers' matrices:
+beside Muon and NorMuon, embedding and norms have AdamW with the demo's keys, and AdamW alone has one rate for all. The
+validation loss is that after the last step, the mean of both sources.
+
+An optimizer is compared at the learning rate at which its mean over the seeds is best: after equal steps, and after
+equal CPU-seconds, for which the cheaper ones are trained again with as many more steps as their steps are cheaper.
+CPU-seconds are those of the stage, on one thread. A call that was cut off goes on with the trainings that did not end.
 """
 
+import concurrent.futures
 import itertools
 import json
 import os
@@ -17,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
@@ -26,72 +31,92 @@ from benchmarks import harness
 from benchmarks.harness import HOME
 
 CORPUS = "results/tokens/main/manifest.json"
-OPTIMIZERS = ("adamw", "muon")
+OPTIMIZERS = ("adamw", "muon", "normuon")
 
 
-def recipe_of(arguments, optimizer, learning_rate, seed):
+def recipe_of(arguments, optimizer, learning_rate, seed, steps):
     """Return the recipe of a training: that of the demo, with other keys of the optimizer."""
     run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
     recipe = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
-    steps = arguments.steps or recipe["steps"]
+    keys = recipe["optimizer"]
+    own = {"learning_rate": learning_rate}
+    if optimizer != "adamw":
+        of_matrices = keys.get(keys["name"]) or {}
+        shared = {key: value for key, value in of_matrices.items() if key != "beta2"}
+        own = {"learning_rate": float(keys["learning_rate"]), optimizer: shared | own}
+    kept = {key: value for key, value in keys.items() if key not in (keys["name"], "name", "learning_rate")}
+    model = run["model"]
+    if arguments.size:
+        layers, width = map(int, arguments.size.split("x"))
+        model = model | {
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "intermediate_size": width * 8 // 3 // 8 * 8,
+        }
     return recipe | {
-        "model": run["model"],
+        "model": model,
         "steps": steps,
         "seed": seed,
-        "optimizer": {"name": optimizer, "learning_rate": learning_rate},
+        "optimizer": kept | {"name": optimizer} | own,
         "schedule": recipe["schedule"] | {"warmup_steps": min(recipe["schedule"]["warmup_steps"], steps - 1)},
         "checkpoint": {"every": steps, "keep": 1, "asynchronous": False},
         "validation": {"every": steps, "tokens": arguments.validation_tokens},
     }
 
 
-def train(arguments, optimizer, learning_rate, seed):
+def train(corpus, recipe):
     """Train once in a process of its own; return its figures."""
-    recipe = recipe_of(arguments, optimizer, learning_rate, seed)
     with tempfile.TemporaryDirectory(prefix="caravan-optimizers-") as made:
-        results, begun = Path(made), time.perf_counter()
+        results = Path(made)
         output = results / "milestone.json"
-        command = [sys.executable, "-m", "stages.pretrain", "--corpus", str(arguments.corpus.resolve())]
+        command = [sys.executable, "-m", "stages.pretrain", "--corpus", str(corpus.resolve())]
         command += ["--until", str(recipe["steps"]), "--train-dir", str(results / "train"), "--output", str(output)]
         command += ["--log", str(results / "log"), "--recipe", json.dumps(recipe)]
-        environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
-        subprocess.run(command, cwd=HOME, env=environment, check=True, stderr=subprocess.DEVNULL)
-        found = json.loads(output.read_text())
-        (metrics,) = (results / "train").glob("*/metrics.jsonl")
-        entries = [json.loads(line) for line in metrics.read_text().splitlines()]
-    steps = [entry for entry in entries if "loss" in entry]
-    validation = found["record"]["validation"]
-    by_source = {source: scores["loss_bits_per_byte"] for source, scores in validation.items()}
+        subprocess.run(
+            command, cwd=HOME, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, stderr=subprocess.DEVNULL
+        )
+        found = json.loads(output.read_text())["record"]
+    by_source = {source: scores["loss_bits_per_byte"] for source, scores in found["validation"].items()}
+    return {"loss_bits_per_byte": statistics.mean(by_source.values()), "cpu_seconds": found["cpu_seconds"]} | by_source
+
+
+class Trainings:
+    """Trainings that are each made once, also over calls that were cut off."""
+
+    def __init__(self, arguments):
+        self.arguments, self.file = arguments, arguments.output.with_suffix(".partial.jsonl")
+        lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
+        self.ended = dict(map(json.loads, lines))
+
+    def run(self, wanted):
+        """Return the figures of trainings, (optimizer, learning rate, seed, steps)."""
+        with concurrent.futures.ThreadPoolExecutor(self.arguments.processes) as pool:
+            return list(pool.map(self._one, wanted))
+
+    def _one(self, training):
+        recipe = recipe_of(self.arguments, *training)
+        key = json.dumps([recipe, str(self.arguments.corpus)])
+        if key not in self.ended:
+            self.ended[key] = train(self.arguments.corpus, recipe)
+            with open(self.file, "a", encoding="utf-8") as file:
+                file.write(json.dumps([key, self.ended[key]]) + "\n")
+        found = dict(zip(("optimizer", "learning_rate", "seed", "steps"), training, strict=True)) | self.ended[key]
+        print("{optimizer:8} {learning_rate:g} seed {seed}, {steps} steps: {loss_bits_per_byte:.4f}".format(**found))
+        return found
+
+
+def mean_of(runs, key="loss_bits_per_byte"):
+    """Return the mean of a figure."""
+    return statistics.mean(run[key] for run in runs)
+
+
+def summary_of(runs):
+    """Return the figures of one optimizer at one learning rate, its seeds in their order."""
     return {
-        "optimizer": optimizer,
-        "learning_rate": learning_rate,
-        "seed": seed,
-        "loss_bits_per_byte": statistics.mean(by_source.values()),
-        "by_source": by_source,
-        "training_loss": [round(entry["loss"], 4) for entry in steps[:: max(1, len(steps) // 30)]],
-        "step_seconds": statistics.median(entry["seconds"] for entry in steps),
-        "seconds": time.perf_counter() - begun,
-        "load": os.getloadavg()[0],
+        **{"learning_rate": runs[0]["learning_rate"], "steps": runs[0]["steps"]},
+        **{"loss_bits_per_byte": mean_of(runs), "seeds": [run["loss_bits_per_byte"] for run in runs]},
+        "cpu_seconds": mean_of(runs, "cpu_seconds"),
     }
-
-
-def summary(found):
-    """Return {optimizer: its best learning rate, with the validation loss of all seeds there and at the others}."""
-    summaries = {}
-    for optimizer in OPTIMIZERS:
-        own = [run for run in found if run["optimizer"] == optimizer]
-        by_rate = {}
-        for run in own:
-            by_rate.setdefault(run["learning_rate"], []).append(run["loss_bits_per_byte"])
-        best = min(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))
-        summaries[optimizer] = {
-            "learning_rate": best,
-            "loss_bits_per_byte": statistics.mean(by_rate[best]),
-            "seeds": by_rate[best],
-            "mean_by_learning_rate": {str(rate): statistics.mean(values) for rate, values in by_rate.items()},
-            "step_seconds": statistics.median(run["step_seconds"] for run in own),
-        }
-    return summaries
 
 
 def main():
@@ -100,38 +125,40 @@ def main():
     parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
     parser.add_argument("--config", type=Path, default=HOME / "config/config.yaml", help="default: the demo's")
     parser.add_argument("--run", default="base", help="the run of the config")
+    parser.add_argument("--size", metavar="LAYERSxWIDTH", help="another size of the model (default: the run's)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--learning-rates", type=float, nargs="+", default=[1e-3, 2e-3, 4e-3], help="peaks")
+    parser.add_argument("--learning-rates", type=float, nargs="+", default=[4e-3, 8e-3, 16e-3], help="peaks")
     parser.add_argument("--steps", type=int, help="default: those of the demo")
-    parser.add_argument("--validation-tokens", type=int, default=1 << 16, help="per source, at most")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--validation-tokens", type=int, default=1 << 15, help="per source, at most")
+    parser.add_argument("--processes", type=int, default=1, help="trainings that run at the same time")
     arguments = parser.parse_args()
-    found = []
-    ended = arguments.output.with_suffix(".partial.jsonl")  # of a call that was cut off: an hour is long
-    lines = ended.read_text(encoding="utf-8").splitlines() if ended.exists() else []
-    before = dict(map(json.loads, lines))
-    for seed, rate, optimizer in itertools.product(arguments.seeds, arguments.learning_rates, OPTIMIZERS):
-        made = json.dumps([recipe_of(arguments, optimizer, rate, seed), arguments.threads, str(arguments.corpus)])
-        run = before.get(made) or train(arguments, optimizer, rate, seed)
-        if made not in before:
-            with open(ended, "a", encoding="utf-8") as file:
-                file.write(json.dumps([made, run]) + "\n")
-        found.append(run)
-        print(f"{optimizer:6} {rate:g} seed {seed}: {run['loss_bits_per_byte']:.4f} bits per byte", flush=True)
-    summaries = summary(found)
-    for optimizer, best in summaries.items():
-        seeds = ", ".join(f"{value:.4f}" for value in best["seeds"])
-        print(f"{optimizer:6} {best['loss_bits_per_byte']:.4f} bits per byte at {best['learning_rate']:g} ({seeds})")
-    recipe = recipe_of(arguments, *("adamw", arguments.learning_rates[0], arguments.seeds[0]))
-    figures = {
-        "run": arguments.run,
-        "threads": arguments.threads,
-        "recipe": recipe,
-        "summary": summaries,
-        "runs": found,
-    }
+    run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
+    steps = arguments.steps or run["pretrain"]["steps"]
+    trainings = Trainings(arguments)
+    wanted = itertools.product(arguments.learning_rates, arguments.seeds, OPTIMIZERS)
+    found = trainings.run([(name, rate, seed, steps) for rate, seed, name in wanted])
+    equal_steps, by_rate = {}, {}
+    for name in OPTIMIZERS:
+        own = [run for run in found if run["optimizer"] == name]
+        rates = [[run for run in own if run["learning_rate"] == rate] for rate in arguments.learning_rates]
+        equal_steps[name] = summary_of(min(rates, key=mean_of))
+        by_rate[name] = {str(runs[0]["learning_rate"]): mean_of(runs) for runs in rates}
+    most = max(one["cpu_seconds"] for one in equal_steps.values())
+    equal_cpu = {}
+    for name, one in equal_steps.items():
+        more = max(steps, round(steps * most / one["cpu_seconds"]))
+        runs = trainings.run([(name, one["learning_rate"], seed, more) for seed in arguments.seeds])
+        found += runs if more != steps else []
+        equal_cpu[name] = summary_of(runs)
+    for title, summary in (("steps", equal_steps), ("CPU-seconds", equal_cpu)):
+        print(f"after equal {title}, at the best learning rate")
+        for name, one in summary.items():
+            line = "{loss_bits_per_byte:.4f} bits per byte at {learning_rate:g}, {steps} steps, {cpu_seconds:.1f} CPU-s"
+            print(f"  {name:8} {line.format(**one)}")
+    figures = {"run": arguments.run, "recipe": recipe_of(arguments, "muon", arguments.learning_rates[0], 0, steps)}
+    figures |= {"equal_steps": equal_steps, "equal_cpu_seconds": equal_cpu, "by_learning_rate": by_rate, "runs": found}
     harness.write(arguments.output, "optimizers", ("torch",), figures)
-    ended.unlink()
+    trainings.file.unlink()
 
 
 if __name__ == "__main__":
