@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
+import yaml
 
 from scripts.config.sections import Model
 from scripts.config_check import checked
@@ -16,12 +17,24 @@ from stages.lib.model.architectures import ARCHITECTURES, LlamaRecipe
 from stages.lib.model.flops import active_count
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import MODEL, MODELS
+from tests.workflow.checkout import HOME
 
 LADDER = {"target": "base", "sizes": [4e5, 8e5, 1.5e6, 2e6], "tokens_per_parameter": [0.1, "0.2"]}
 LLAMA_7B = {
     **{"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008},
     **{"max_position_embeddings": 4096},
 }
+
+
+@pytest.fixture
+def config(config):
+    """The embedded default with a larger model, from which ladders have room to go down: 4,212,992 parameters."""
+    base = config["runs"]["base"]
+    base["model"] |= {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 688}
+    config["runs"]["statements"]["initial"]["step"] = 120
+    base["pretrain"] |= {"steps": 120, "milestones": [40, 120], "global_batch_size": 8}
+    base["pretrain"]["optimizer"] = {"name": "muon", "learning_rate": "4e-3"}
+    return config
 
 
 def expanded(config, **changes):
@@ -217,7 +230,9 @@ def test_the_target_ladders_trains_the_ladder_and_not_its_target(pretending, con
     assert set(plan.values()) == {"list", "train_tokenizer", "tokenize", "index", "pretrain", "predict", "ladders"}
 
 
-def test_all_trains_the_ladder_and_scores_the_target_alone(finished_checkout, config):
-    plan = finished_checkout.plan(config=config | {"ladders": {"tiny": LADDER}})
-    assert len(jobs(plan, "pretrain")) == 8
+def test_all_trains_the_ladder_and_scores_the_target_alone(finished_checkout):
+    ladder = {"target": "base", "sizes": [15e4, 3e5, 55e4], "tokens_per_parameter": [0.1, 0.2, 0.3]}
+    config = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
+    plan = finished_checkout.plan(config=config | {"ladders": {"tiny": ladder}})
+    assert len(jobs(plan, "pretrain")) == 9
     assert set(plan.values()) == {"pretrain", "predict", "summarize", "all"}

@@ -67,19 +67,19 @@ KEYS = {
     "rate": ("pretrain/optimizer/learning_rate", 0.0123, PRETRAINED),
     "weight": ("pretrain/weights", {"code": 3, "prose": 1}, PRETRAINED),
     "shape": ("model/num_hidden_layers", 9, PRETRAINED),
-    "notation": ("pretrain/optimizer/learning_rate", "4.0e-03", set()),
-    "micro": ("pretrain/micro_batch_size", 2, set()),
+    "notation": ("pretrain/optimizer/learning_rate", "3.20e-02", set()),
+    "micro": ("pretrain/micro_batch_size", 1, set()),
     "keep": ("pretrain/checkpoint/keep", 7, set()),
     "evaluations": ("pretrain/validation/every", 7, set()),
     "steps": ("pretrain/steps", 5000, set()),
-    "inserted": ("pretrain/milestones", [40, 41, 120], PRETRAINED),
-    "removed": ("pretrain/milestones", [120], PRETRAINED),
+    "inserted": ("pretrain/milestones", [100, 101, 400], PRETRAINED),
+    "removed": ("pretrain/milestones", [400], PRETRAINED),
     "tuned-rate": ("finetune/optimizer/learning_rate", 0.0123, {"finetune", *SCORED}),
     "tuned-micro": ("finetune/micro_batch_size", 2, set()),
     "tuned-keep": ("finetune/checkpoint/keep", 7, set()),
     "tuned-evaluations": ("finetune/validation/every", 7, set()),
     "tuned-steps": ("finetune/steps", 5000, set()),
-    "tuned-milestone": ("initial/step", 40, {"finetune", *SCORED}),
+    "tuned-milestone": ("initial/step", 100, {"finetune", *SCORED}),
 }
 # by the keys of other runs: they start from `rate`, or another starts from a milestone of theirs
 AFTER = {"more": PRETRAINED, "tuned-after": {"finetune", *SCORED}, "base": {"evaluate"}}
@@ -95,8 +95,8 @@ def many(tmp_path_factory):
     tuned["finetune"]["milestones"] = [tuned["finetune"]["steps"]]
     runs |= {name: copy.deepcopy(tuned if name.startswith("tuned") else runs["base"]) for name in KEYS}
     pretrain = runs["base"]["pretrain"] | {"initial": RESET}
-    runs["more"] = runs["base"] | {"initial": {"run": "rate", "step": 40}, "pretrain": pretrain}
-    runs["tuned-after"] = tuned | {"initial": {"run": "rate", "step": 120}}
+    runs["more"] = runs["base"] | {"initial": {"run": "rate", "step": 100}, "pretrain": pretrain}
+    runs["tuned-after"] = tuned | {"initial": {"run": "rate", "step": 400}}
     made.pretend_all_is_made(config)
     return made, config
 
@@ -116,10 +116,10 @@ def test_a_key_of_a_run_plans_what_depends_on_it(many, tuning):
     for name, planned in [*((name, planned) for name, (*_, planned) in KEYS.items()), *AFTER.items()]:
         own = {output: rule for output, rule in plan.items() if output.startswith(f"results/runs/{name}/")}
         assert rules(own) == planned, name
-    assert outputs_of("evaluate", plan)[0] == "results/runs/base/eval/00000040/statements.json"
+    assert outputs_of("evaluate", plan)[0] == "results/runs/base/eval/00000100/statements.json"
     made = outputs_of("pretrain", plan)
-    assert [output for output in made if "/inserted/" in output] == [model("inserted", step) for step in (41, 120)]
-    assert [output for output in made if "/removed/" in output] == [model("removed", 120)]
+    assert [output for output in made if "/inserted/" in output] == [model("inserted", step) for step in (101, 400)]
+    assert [output for output in made if "/removed/" in output] == [model("removed", 400)]
     assert rules(plan) == {*AFTER_PRETRAIN, "finetune"}
 
 
@@ -275,7 +275,7 @@ def test_without_snakemakes_memory_a_stale_manifest_is_planned_again_and_named(f
     done = finished.dry_run(*given)
     plan = finished.jobs(done.stdout)
     assert rules(plan) == AFTER_PRETRAIN and outputs_of("pretrain", plan) == [model("base", last)]
-    why = "was made with optimizer.learning_rate = 0.004, and the config has 0.0123"
+    why = "was made with optimizer.learning_rate = 0.032, and the config has 0.0123"
     assert f"caravan: {model('base', last)} {why}: it is planned again" in done.stdout
     assert rules(finished.plan("tokens", *given[1:])) == set(), "a target that does not need it plans nothing"
     done = finished.dry_run(*given, "--rerun-triggers", "mtime")

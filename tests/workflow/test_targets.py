@@ -34,8 +34,8 @@ MISSING = [
     ("runs/base/export/00000007/manifest.json", "run base has no milestone 7; its milestones: "),
     ("runs/statements/models/00000007.json", "run statements has no milestone 7; its milestones: "),
     ("runs/wide/models/00000100.json", "the config has no runs.wide; runs: base, statements"),
-    ("runs/base/eval/00000040/exam.json", "run base has no suite exam"),
-    ("runs/base/eval/00000040/statements.json", "run base has no suite statements"),  # the last milestone is tuned
+    ("runs/base/eval/00000100/exam.json", "run base has no suite exam"),
+    ("runs/base/eval/00000100/statements.json", "run base has no suite statements"),  # the last milestone is tuned
     ("tokenizers/other/manifest.json", "the config has no tokenizers.other; tokenizers: main"),
     ("tokens/main/code/00099.json", "corpus main has no part 99"),
     ("tokens/main/web/00000.json", "corpus main has no source web"),
