@@ -4,7 +4,8 @@ import json
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests.helpers.data_fixtures import texts
+from stages import train_tokenizer
+from tests.helpers.data_fixtures import make, texts
 
 BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
 LLAMA3 = (
@@ -34,6 +35,12 @@ def write(path, *, pattern=LLAMA3, normal_form=None, unused=0, ignore_merges=Tru
     for token in package["added_tokens"]:
         token["id"] += unused
     return write_package(path, package)
+
+
+def taken(path, directory):
+    """The manifest of the tokenizer at `path`, as the corpora below `directory` have it."""
+    output = directory / "tokenizers" / "main" / "manifest.json"
+    return make(train_tokenizer, recipe={"path": str(path), "bos": BOS, "eos": EOS}, output=output)
 
 
 def write_package(path, package):

@@ -101,7 +101,7 @@ def part_of(directory, tokenizer, **recipe):
 
 
 def of_parts(stage, directory, lists, num_parts=1, **options):
-    """What a stage makes of all parts of some sources below `directory`: manifests, source after source."""
+    """Make all parts of some sources below `directory`; return the manifests, source after source."""
     return [
         make(stage, list=source, part=part, **options, output=directory / source.parent.name / f"{part:05d}.json")
         for source in lists

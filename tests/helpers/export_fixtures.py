@@ -3,6 +3,8 @@
 import io
 import json
 import random
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -222,6 +224,13 @@ def write_inputs(directory, **options):
     model = write_model(directory, corpus, **options)
     output = model.parents[1] / "export" / f"{STEP:08d}" / "manifest.json"
     return {"--model": model, "--corpus": corpus, "--tokenizer": tokenizer, "--output": output}
+
+
+def copied(options, directory):
+    """Options for a copy of the results that they name, for tests that change something."""
+    root = options["--corpus"].parents[2]
+    copy = shutil.copytree(root, directory / "results")
+    return {name: copy / of.relative_to(root) if isinstance(of, Path) else of for name, of in options.items()}
 
 
 def argv_of(options, **more):

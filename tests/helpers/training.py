@@ -1,6 +1,7 @@
 """Start trainings in tests, and read their results."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -75,6 +76,17 @@ def launch(ranks, arguments, stage="pretrain", **keywords):
 def train_on(ranks, *arguments, **keywords):
     """Run the stage on several ranks; return (exit code, what they printed)."""
     return run_module(ranks, "stages.pretrain", options(*arguments, **keywords))
+
+
+def check_two_ranks(corpus, directory, recipe):
+    """Train 6 steps on one rank and on two, in float64: they must see the same data and have the same losses."""
+    recipe = recipe | {"dtype": "float64"}
+    assert train(corpus, directory / "one", 6, recipe=recipe) == 0
+    code, error = train_on(2, corpus, directory / "two", 6, recipe=recipe)
+    assert code == 0, error
+    for one, two in zip(steps_of(directory / "one"), steps_of(directory / "two"), strict=True):
+        assert math.isclose(one["loss"], two["loss"], rel_tol=1e-12)
+        assert one["source_tokens"] == two["source_tokens"]
 
 
 def run_on(ranks, module, *arguments):
@@ -170,6 +182,15 @@ def recorded_batches(monkeypatch):
 def events_of(results):
     """Return the events of a run, in order."""
     return [json.loads(line) for line in (run_directory(results) / "events.jsonl").read_text().splitlines()]
+
+
+def tensors_of(results, step, prefix=""):
+    """Return the bytes of each tensor of a checkpoint whose key begins with `prefix`."""
+    from stages.lib.checkpoints import dcp
+
+    directory = run_directory(results) / f"checkpoints/{step:08d}"
+    keys = [key for key in dcp.keys_of(directory) if key.startswith(prefix)]
+    return {name: tensor.numpy().tobytes() for name, tensor in dcp.load_tensors(directory, keys).items()}
 
 
 def weights_of(results, step):

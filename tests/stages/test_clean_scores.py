@@ -11,6 +11,10 @@ from stages import summarize
 from stages.lib import manifest
 from stages.lib.contamination import rules
 from stages.lib.contamination.items import write_lines
+from tests.helpers.summary_fixtures import lines
+
+__all__ = ["lines"]
+pytestmark = pytest.mark.usefixtures("lines")  # no figure is drawn
 
 CORPUS = "c0ffee"
 ACCURACIES = [1, 1, 1, 1, 0, 0, 1, 0, 0, 0]

@@ -26,7 +26,7 @@ from stages.lib.tuning.encoded_examples import ExampleEncoder
 from stages.lib.tuning.records import Conversation
 from tests.helpers import export_fixtures
 from tests.helpers.data_fixtures import lines_listed, make, tokenized, trained
-from tests.helpers.export_fixtures import argv_of
+from tests.helpers.export_fixtures import argv_of, copied
 
 WEIGHTS = "model.safetensors"
 
@@ -42,12 +42,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def inputs(made, tmp_path):
     """A copy of the inputs and their export, for tests that change something."""
-    options, _ = made
-    root = options["--corpus"].parents[2]
-    shutil.copytree(root, tmp_path / "results")
-    paths = {name: path for name, path in options.items() if name != "--code"}
-    moved = {name: tmp_path / "results" / path.relative_to(root) for name, path in paths.items()}
-    return {**moved, "--code": options["--code"]}
+    return copied(made[0], tmp_path)
 
 
 def test_export_has_all_files_and_a_passed_parity(made):
@@ -165,10 +160,8 @@ def test_a_weight_of_another_shape_fails_without_a_page_of_text(inputs, monkeypa
 def test_transformers_loads_the_export_in_bfloat16_with_its_tokenizer(made):
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(made[1], dtype="auto"),
-        AutoTokenizer.from_pretrained(made[1]),
-    )
+    model = AutoModelForCausalLM.from_pretrained(made[1], dtype="auto")
+    tokenizer = AutoTokenizer.from_pretrained(made[1])
     assert (model.dtype, model.config.max_position_embeddings) == (torch.bfloat16, 128)
     for config in (model.config, GenerationConfig.from_pretrained(made[1])):
         assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, 0)

@@ -16,7 +16,7 @@ from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import SPACE, Tokenizer
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers import custom_tokenizers, training
-from tests.helpers.custom_tokenizers import BOS, EOS
+from tests.helpers.custom_tokenizers import BOS, EOS, taken
 from tests.helpers.data_fixtures import (
     SOURCES,
     lines_listed,
@@ -30,12 +30,6 @@ from tests.helpers.data_fixtures import (
 )
 from tests.stages.lib.tokenizer.test_fast import hostile
 from tools.generate import __main__ as generate
-
-
-def taken(path, directory):
-    """The manifest of the tokenizer at `path`, as a corpus has it."""
-    output = directory / "tokenizers" / "main" / "manifest.json"
-    return make(train_tokenizer, recipe={"path": str(path), "bos": BOS, "eos": EOS}, output=output)
 
 
 @pytest.fixture(scope="module")

@@ -189,9 +189,8 @@ def test_sample_is_a_pair_and_a_pure_function_of_its_number(made):
     assert inputs.shape == targets.shape == (len(numbers), 2, SEQ_LEN)
     for place in (40, 3, len(numbers) - 1):
         alone = data.batch(np.array([place]))
-        assert all(
-            (array[0] == whole[place]).all() for array, whole in zip(alone, (inputs, targets, numbers), strict=True)
-        )
+        for array, whole in zip(alone, (inputs, targets, numbers), strict=True):
+            assert (array[0] == whole[place]).all()
     for pair, number in zip(zip(inputs, targets, strict=True), numbers, strict=True):
         for ids, learnt, row in zip(*pair, data.pairs.pairs[number], strict=True):
             assert ids[: len(row.ids)].tolist() == row.ids.tolist()
@@ -287,14 +286,11 @@ def test_ranks_agree_in_float64(made, precise, tmp_path):
     for ranks, sharding in ((2, "full"), (2, "none"), (3, "grad")):
         run = tmp_path / f"{ranks}{sharding}"
         keys = SHORT | {"sharding": sharding, "micro_batch_size": 1, "validation": {"every": 4, "tokens": 2000}}
-        training.run_on(
-            ranks, "stages.finetune", *test_finetune.options(made, run, STEPS, recipe, given=given(made), **keys)
-        )
+        options = test_finetune.options(made, run, STEPS, recipe, given=given(made), **keys)
+        training.run_on(ranks, "stages.finetune", *options)
         for ours, other in zip(expected, steps_of(run), strict=True):
             assert [ours[name] for name in figures] == pytest.approx([other[name] for name in figures], abs=1e-9)
-        mine, others = (
-            json.loads(milestone(one, STEPS).read_text())["record"]["validation"]["choices"] for one in (precise, run)
-        )
+        mine, others = (manifest.read(milestone(one, STEPS)).record["validation"]["choices"] for one in (precise, run))
         assert mine == pytest.approx(others, abs=1e-9)
 
 

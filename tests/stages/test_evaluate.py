@@ -21,17 +21,13 @@ from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.evaluations import LOCAL, RECIPE, refused, scored, with_recipe
-from tests.helpers.export_fixtures import STEP
+from tests.helpers.export_fixtures import STEP, copied
 
 
 @pytest.fixture
 def inputs(evaluated, tmp_path):
     """A copy of everything, for tests that change something."""
-    root = evaluated["--corpus"].parents[2]
-    shutil.copytree(root, tmp_path / "results")
-    paths = {name: path for name, path in evaluated.items() if name != "--code"}
-    moved = {name: tmp_path / "results" / path.relative_to(root) for name, path in paths.items()}
-    return {**moved, "--code": evaluated["--code"]}
+    return copied(evaluated, tmp_path)
 
 
 def test_every_task_has_its_metrics(evaluated):
@@ -167,9 +163,8 @@ def test_a_directory_that_cannot_be_scored_is_refused(evaluated, tmp_path, capsy
 
 @pytest.mark.long
 def test_a_repository_that_cannot_be_reached_is_one_sentence(evaluated, tmp_path):
-    argv = with_recipe(
-        {"--baseline": "org/model", "--corpus": evaluated["--corpus"], "--output": tmp_path / "out.json"}
-    )
+    options = {"--baseline": "org/model", "--corpus": evaluated["--corpus"], "--output": tmp_path / "out.json"}
+    argv = with_recipe(options)
     closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
     command = [sys.executable, "-m", "stages.evaluate", *argv]
     done = subprocess.run(command, env=os.environ | closed, capture_output=True, text=True, check=False, timeout=200)

@@ -83,9 +83,8 @@ def test_two_processes_give_the_bits_of_one(evaluated, own, tmp_path):
     for count in (1, 2):
         output = tmp_path / str(count) / "own.json"
         recipe = {"tasks": ["bits_per_byte", "ab", "gen"], "include_path": str(own), "per_task": FEWSHOT}
-        code, text = ranks.run_module(
-            count, "stages.evaluate", with_recipe({**evaluated, "--output": output}, **recipe)
-        )
+        argv = with_recipe({**evaluated, "--output": output}, **recipe)
+        code, text = ranks.run_module(count, "stages.evaluate", argv)
         assert code == 0, text
         found.append(manifest.read(output).identity)
     assert found[0] == found[1]

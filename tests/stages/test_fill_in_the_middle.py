@@ -18,13 +18,13 @@ from tests.helpers.custom_tokenizers import BOS, EOS
 from tests.helpers.data_fixtures import listed, make, refused, texts, tiny_corpus, trained, write_jsonl
 from tests.helpers.training import (
     RECIPE,
+    check_two_ranks,
     milestone,
     options,
     recorded_batches,
     run_directory,
     steps_of,
     train,
-    train_on,
     weights_of,
 )
 from tests.helpers.training import refused as train_refused
@@ -147,13 +147,7 @@ def test_inspect_shows_a_sample_as_it_was_trained_on(corpus, uncut, capsys):
 
 @pytest.mark.long
 def test_two_ranks_train_on_what_one_does(corpus, tmp_path):
-    recipe = PERMUTED | {"dtype": "float64"}
-    assert train(corpus, tmp_path / "one", 6, recipe=recipe) == 0
-    code, error = train_on(2, corpus, tmp_path / "two", 6, recipe=recipe)
-    assert code == 0, error
-    for one, two in zip(steps_of(tmp_path / "one"), steps_of(tmp_path / "two"), strict=True):
-        assert one["loss"] == pytest.approx(two["loss"], rel=1e-12)
-        assert one["source_tokens"] == two["source_tokens"]
+    check_two_ranks(corpus, tmp_path, PERMUTED)
 
 
 def test_a_run_may_begin_or_end_it_while_it_continues_the_data(corpus, uncut, tmp_path, capsys):

@@ -114,9 +114,7 @@ def test_by_the_rule_of_palm_most_8_grams_of_an_item_must_be_found(place):
     assert rules.doc_ids(made) == {"some": set(range(5)), "short": {0}}
     rows = read_lines(place / "contamination/main/mine" / rules.FILE)
     shares = {row["doc_id"]: len(row["found"]) / row["ngrams"] for row in rows if row["task"] == "some"}
-    assert shares == dict.fromkeys(range(5), 1) | dict.fromkeys(range(5, 10), 6 / 18) | dict.fromkeys(
-        range(10, 15), 5 / 18
-    )
+    assert shares == dict(enumerate([1] * 5 + [6 / 18] * 5 + [5 / 18] * 5))
 
 
 def test_a_part_is_searched_again_only_if_something_changed(copied):

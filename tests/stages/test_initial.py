@@ -9,7 +9,7 @@ import pytest
 
 from stages import pretrain
 from stages.lib import manifest
-from stages.lib.checkpoints import dcp, model_files
+from stages.lib.checkpoints import model_files
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
@@ -17,7 +17,17 @@ from tests.helpers.export_cases import write_export
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.ranks import run_module
-from tests.helpers.training import RECIPE, change_commit, milestone, options, run_directory, steps_of, train, weights_of
+from tests.helpers.training import (
+    RECIPE,
+    change_commit,
+    milestone,
+    options,
+    run_directory,
+    steps_of,
+    tensors_of,
+    train,
+    weights_of,
+)
 from tools import replay_ledger
 
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}
@@ -39,12 +49,6 @@ def train_from(initial, *arguments, how=RESET, recipe=RECIPE, **keywords):
     """Run the stage from another model; return its exit code."""
     recipe = recipe | {"initial": how}
     return pretrain.main([*options(*arguments, recipe=recipe, **keywords), "--initial", str(initial)])
-
-
-def tensors_of(results, step, prefix):
-    directory = run_directory(results) / f"checkpoints/{step:08d}"
-    keys = [key for key in dcp.keys_of(directory) if key.startswith(prefix)]
-    return {name: tensor.numpy().tobytes() for name, tensor in dcp.load_tensors(directory, keys).items()}
 
 
 def test_run_that_continues_all_is_the_run_that_went_on(corpus, base, tmp_path):

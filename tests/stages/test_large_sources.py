@@ -139,9 +139,8 @@ def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_pat
     inputs = [entry for part in parts for entry in part["inputs"]]
     assert [entry["name"] for entry in inputs] == [path] * 4
     assert sum(entry["bytes"] for entry in inputs) == (tmp_path / "a.jsonl").stat().st_size  # each byte hashed once
-    assert inputs[0]["first"] == 0 and all(
-        first["end"] == second["first"] for first, second in itertools.pairwise(inputs)
-    )
+    assert inputs[0]["first"] == 0
+    assert all(first["end"] == second["first"] for first, second in itertools.pairwise(inputs))
 
 
 def test_a_line_that_is_too_long_is_malformed(tmp_path, monkeypatch):

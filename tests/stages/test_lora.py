@@ -174,9 +174,8 @@ def test_damaged_adapter_fails_the_parity_check(made, uninterrupted, tmp_path, m
 def test_bfloat16_freezes_the_base_in_bfloat16(made, tmp_path):
     recipe = RECIPE | {"dtype": "bfloat16", "lora": LORA | {"target_modules": ["q_proj", "down_proj"]}}
     assert tune(made, tmp_path, 2, recipe=recipe) == 0
-    found, base = (
-        find_model.find(path) for path in (milestone(tmp_path, 2), milestone(made / "runs/base", BASE_STEPS))
-    )
+    paths = (milestone(tmp_path, 2), milestone(made / "runs/base", BASE_STEPS))
+    found, base = map(find_model.find, paths)
     fused = "base_model.layers.0.attn.in_proj.qkv_fused.weight"
     merged, rounded = found.read([fused])[fused], base.read([fused])[fused].bfloat16().float()
     assert merged.dtype == torch.float32

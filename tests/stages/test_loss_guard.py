@@ -8,7 +8,7 @@ import pytest
 
 from stages.lib.tokens.loader import Samples
 from stages.lib.training.trainer import Trainer
-from tests.helpers.training import RECIPE, events_of, run_directory, steps_of, train, train_on, weights_of
+from tests.helpers.training import RECIPE, events_of, run_directory, steps_of, tensors_of, train, train_on, weights_of
 from tools import replay_ledger
 
 BATCH = RECIPE["global_batch_size"]
@@ -67,15 +67,6 @@ def test_step_that_is_not_finite_changes_nothing_and_is_recorded(corpus, tmp_pat
     assert all(before[name] == after[name] for name in before if not name.startswith("loss_guard"))
 
 
-def tensors_of(results, step):
-    """Return the bytes of each tensor of a checkpoint."""
-    from stages.lib.checkpoints import dcp
-
-    directory = run_directory(results) / f"checkpoints/{step:08d}"
-    tensors = dcp.load_tensors(directory, dcp.keys_of(directory))
-    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
-
-
 def test_sudden_high_loss_is_a_spike(corpus, tmp_path, monkeypatch):
     recipe = RECIPE | {"loss_guard": {"spike": 6, "window": 8}}
     with poisoned(monkeypatch, batches(3, 20), 3.0):
@@ -109,9 +100,8 @@ def test_many_bad_steps_in_a_row_stop_the_training_in_one_line(corpus, tmp_path,
     (line,) = capsys.readouterr().err.splitlines()
     assert "3 skipped steps in a row, the last with loss nan" in line
     assert "at step 11" in line
-    assert (
-        train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 0
-    )  # without the bad samples it resumes before them
+    # without the bad samples it resumes before them
+    assert train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 0
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -126,9 +116,8 @@ def test_rollback_loads_a_checkpoint_and_skips_the_bad_samples(corpus, tmp_path,
     assert (rollback["step"], rollback["samples"]) == (target, [target * BATCH, 13 * BATCH])
     last = {entry["step"]: entry for entry in steps_of(tmp_path)}
     assert sorted(last) == list(range(1, 31))
-    assert [last[step]["samples"][0] for step in range(target + 1, 31)] == [
-        (13 + number) * BATCH for number in range(30 - target)
-    ]
+    firsts = [last[step]["samples"][0] for step in range(target + 1, 31)]
+    assert firsts == [(13 + number) * BATCH for number in range(30 - target)]
     assert all(entry["loss"] is not None for step, entry in last.items() if step > target)
     commit = json.loads((run_directory(tmp_path) / "checkpoints/00000030/commit.json").read_text())
     assert (commit["rollbacks"], commit["samples"]) == (1, (13 + 30 - target) * BATCH)
@@ -153,9 +142,7 @@ def test_rollback_holds_if_the_training_is_killed_before_its_next_checkpoint(cor
             assert train(corpus, tmp_path / name, milestone, recipe=recipe, checkpoint=EVERY) == 0
         assert train(corpus, tmp_path / "uncut", 30, recipe=recipe, checkpoint=EVERY) == 0
         with monkeypatch.context() as patch:
-            patch.setattr(
-                Trainer, "save", lambda trainer: killed(trainer) if trainer.position.rollbacks else save(trainer)
-            )
+            patch.setattr(Trainer, "save", killed_after_a_rollback)
             assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 1
     with poisoned(monkeypatch, batches(14), float("nan")):
         assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 0
@@ -168,8 +155,10 @@ def test_rollback_holds_if_the_training_is_killed_before_its_next_checkpoint(cor
 save = Trainer.save
 
 
-def killed(trainer):
-    raise RuntimeError(f"killed at step {trainer.position.step}")
+def killed_after_a_rollback(trainer):
+    if trainer.position.rollbacks:
+        raise RuntimeError(f"killed at step {trainer.position.step}")
+    save(trainer)
 
 
 def test_training_stops_after_max_rollbacks(corpus, tmp_path, monkeypatch, capsys):

@@ -53,9 +53,8 @@ def test_first_screen_says_what_was_trained_on_what_by_which_code_and_how_good_i
 
 
 def test_pages_link_to_no_file_which_a_mailed_page_would_not_have(results):
-    assert sorted(path.stem for path in (results / "pages").iterdir()) == [
-        *("answer", "data", "provenance", "scores", "training")
-    ]
+    pages = sorted(path.stem for path in (results / "pages").iterdir())
+    assert pages == ["answer", "data", "provenance", "scores", "training"]
     for name in ("card.html", "pages/provenance.html"):
         assert re.findall(r'<a href="[^#]', text_of(results, name)) == []
     paths = re.findall(r'title="[0-9a-f]{64} ([^"]+)"', text_of(results))  # on hover
@@ -142,12 +141,9 @@ def test_runs_are_hidden_and_shown_in_all_charts(results, page):
 @needs_chromium
 def test_legend_names_every_line_and_markup_is_text(results, page):
     page.open(results / "card.html", settle=0.1)
-    names = page.evaluate(
-        "[...document.querySelector('.u-legend').querySelectorAll('.u-label')].map(e => e.textContent)"
-    )
-    assert names[1:] == [
-        f"{run}, {part}" for run in (HOSTILE, "base") for part in ("training", "validation code", "validation prose")
-    ]
+    labels = "[...document.querySelector('.u-legend').querySelectorAll('.u-label')].map(label => label.textContent)"
+    parts = ("training", "validation code", "validation prose")
+    assert page.evaluate(labels)[1:] == [f"{run}, {part}" for run in (HOSTILE, "base") for part in parts]
 
 
 @needs_chromium
@@ -176,9 +172,8 @@ def test_table_of_scores_is_sorted_filtered_and_saved(results, page):
     page.evaluate("URL.createObjectURL = blob => { window.saved = blob.text(); return 'data:,'; }")
     page.evaluate("document.querySelector('.tools button').click()")
     head, first, _ = page.evaluate("window.saved").splitlines()
-    assert head.startswith("run,step,tokens,task,metric,value") and first.startswith(
-        "base,300,76800,bits_per_byte_code"
-    )
+    assert head.startswith("run,step,tokens,task,metric,value")
+    assert first.startswith("base,300,76800,bits_per_byte_code")
 
 
 @needs_chromium

@@ -177,12 +177,14 @@ def hold(lease, pid):
     lease.write_text(json.dumps(held | {"heartbeat": time.time(), "token": "other"}))
 
 
+ELSEWHERE = {"host": "elsewhere", "pid": 1, "started": 1, "job": None, "token": "other"}
+
+
 def test_live_lease_is_refused_and_a_dead_one_taken_over(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 2) == 0
     lease = run_directory(tmp_path) / "lease.json"
     assert not lease.exists()
-    elsewhere = {"host": "elsewhere", "pid": 1, "started": 1, "job": None, "token": "other"}
-    lease.write_text(json.dumps(elsewhere | {"heartbeat": time.time()}))
+    lease.write_text(json.dumps(ELSEWHERE | {"heartbeat": time.time()}))
     assert train(corpus, tmp_path, 4) == 2
     assert f"or stop it with `touch {lease.with_name('stop')}` (it saves first)" in capsys.readouterr().err
     with subprocess.Popen(["sleep", "60"]) as other:
@@ -359,11 +361,10 @@ def test_next_start_deletes_what_killed_trainers_left_also_in_a_finished_run(cor
     assert train(corpus, tmp_path, 4) == 0
     assert hidden() == []
     leave()
-    held = {"host": "elsewhere", "pid": 1, "started": 1, "job": None, "token": "other"}
-    (directory / "lease.json").write_text(json.dumps(held | {"heartbeat": time.time()}))
+    (directory / "lease.json").write_text(json.dumps(ELSEWHERE | {"heartbeat": time.time()}))
     assert train(corpus, tmp_path, 4) == 0  # a live trainer works on a later milestone
     assert (directory / "lease.json").exists() and len(hidden()) == len(LEFTOVERS) + 1
-    (directory / "lease.json").write_text(json.dumps(held | {"heartbeat": 0}))
+    (directory / "lease.json").write_text(json.dumps(ELSEWHERE | {"heartbeat": 0}))
     assert train(corpus, tmp_path, 4) == 0
     assert not (directory / "lease.json").exists() and hidden() == []
     assert len(steps_of(tmp_path)) == 4

@@ -11,7 +11,10 @@ from stages.lib.results.manifests import Results
 from stages.lib.results.run_tables import Column, heat_map, run_tables
 from stages.lib.results.scores import score_rows
 from tests.helpers.export_fixtures import argv_of
-from tests.helpers.summary_fixtures import rewrite
+from tests.helpers.summary_fixtures import lines, rewrite
+
+__all__ = ["lines"]
+pytestmark = pytest.mark.usefixtures("lines")  # no figure is drawn
 
 MODEL = {"num_hidden_layers": 1, "hidden_size": 8}
 DEFAULTS = {"pretrain": {"seed": 0, "optimizer.learning_rate": 0.0003, "optimizer.beta1": 0.9}}

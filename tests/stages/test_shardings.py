@@ -38,14 +38,9 @@ def trained(corpus, directory, runs, steps, **recipe):
     for ranks, operations in runs.items():
         names = [f"{ranks} ranks, {operation}" for operation in operations]
         made |= {name: directory / f"{ranks}-{number}" for number, name in enumerate(names)}
-        listed = [
-            options(
-                corpus, made[name], steps, recipe=RECIPE | recipe, **{"steps": steps, "micro_batch_size": 1} | operation
-            )
-            for name, operation in zip(names, operations, strict=True)
-        ]
-        for given in listed:
-            run_on(ranks, "stages.pretrain", *given)
+        for name, operation in zip(names, operations, strict=True):
+            keys = {"recipe": RECIPE | recipe, "steps": steps, "micro_batch_size": 1} | operation
+            run_on(ranks, "stages.pretrain", *options(corpus, made[name], steps, **keys))
     return made
 
 

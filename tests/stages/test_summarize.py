@@ -8,12 +8,12 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, options_of, refused, results, rewrite, write
+from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, lines, options_of, refused, results, rewrite, write
 
-__all__ = ["results"]
+__all__ = ["lines", "results"]
 
 
-def test_the_table_has_all_scores_in_order_and_the_text_names_runs_scores_and_paths(results):
+def test_the_table_has_all_scores_in_order_and_the_text_names_runs_scores_and_paths(results, lines):
     assert summarize.main(options_of(results)) == 0
     rows = list(csv.reader((results / "scores.csv").read_text().splitlines()))
     assert rows == [
@@ -49,7 +49,7 @@ def test_an_edited_count_or_score_is_refused(results, capsys, place):
     assert not (results / "scores.csv").exists()
 
 
-def test_scores_that_are_not_those_that_evaluate_kept_are_refused(results, capsys):
+def test_scores_that_are_not_those_that_evaluate_kept_are_refused(results, lines, capsys):
     path = results / "runs/base/eval/00000300/validation.json"
     made = manifest.read(path)
     kept = path.with_suffix("") / "manifest.json"
@@ -73,7 +73,7 @@ def test_figures_are_the_same_bytes_twice(results):
     assert b"chance (0.25)" in first["accuracy.svg"]
 
 
-def test_a_missing_branch_is_listed(results, capsys):
+def test_a_missing_branch_is_listed(results, lines, capsys):
     (results / "runs/base/eval/00000300/validation.json").unlink()
     (results / "runs/base/export/00000300/manifest.json").unlink()
     assert summarize.main(options_of(results)) == 0
@@ -112,7 +112,7 @@ def test_results_of_another_model_or_export_are_refused(results, capsys, place, 
     refused(options_of(results), capsys, str(path), f"another {key}", f"delete {path}")
 
 
-def test_shape_of_a_config_json_is_compared_as_the_manifest_holds_it(results, tmp_path):
+def test_shape_of_a_config_json_is_compared_as_the_manifest_holds_it(results, lines, tmp_path):
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 4096, "rms_norm_eps": 1e-5}
     config |= {"max_position_embeddings": 4096, **MODEL, "num_attention_heads": 4, "num_key_value_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -127,13 +127,13 @@ def test_shape_of_a_config_json_is_compared_as_the_manifest_holds_it(results, tm
     assert summarize.main(options_of(results, expect)) == 0
 
 
-def test_another_version_of_the_code_is_a_warning(results, capsys):
+def test_another_version_of_the_code_is_a_warning(results, lines, capsys):
     expect = {**EXPECT, "code": {**EXPECT["code"], "pretrain": "p2"}}
     assert summarize.main(options_of(results, expect)) == 0
     assert "another version of stages.pretrain" in capsys.readouterr().err
 
 
-def test_a_task_of_two_suites_is_named_by_its_suite(results):
+def test_a_task_of_two_suites_is_named_by_its_suite(results, lines):
     path = results / "runs/base/eval/00000300/validation.json"
     made = manifest.read(path)
     manifest.write(path.with_name("more.json"), made.stage, {**made.identity, "suite": "more"}, made.record)

@@ -24,7 +24,7 @@ def entry_of(step, loss, samples=0, **more):
     return facts | more
 
 
-def test_missing_metrics_leave_out_only_the_curve(results, capsys):
+def test_missing_metrics_leave_out_only_the_curve(results, lines, capsys):
     (results / "runs/base/train/0123456789abcdef/metrics.jsonl").unlink()
     assert summarize.main(options_of(results)) == 0
     assert "metrics.jsonl" in capsys.readouterr().err
@@ -78,7 +78,7 @@ def test_validation_losses_of_different_text_are_not_joined(results, lines):
 
 
 @pytest.mark.parametrize(("share", "warned"), [(0.07, False), (0.05, True)])
-def test_text_warns_of_experts_without_work(results, share, warned):
+def test_text_warns_of_experts_without_work(results, lines, share, warned):
     loads = [[[0.4, 0.1, 0.25, 0.25], [share + change, 0.5 - share - change, 0.25, 0.25]] for change in (-0.02, 0.02)]
     append(results, "metrics", *(entry_of(310 + n, 4.0, expert_load=load) for n, load in enumerate(loads)))
     assert summarize.main(options_of(results)) == 0
@@ -86,7 +86,7 @@ def test_text_warns_of_experts_without_work(results, share, warned):
     assert (sentence in (results / "summary.txt").read_text()) == warned
 
 
-def test_text_lists_skipped_steps_rollbacks_and_hangs(results):
+def test_text_lists_skipped_steps_rollbacks_and_hangs(results, lines):
     skip = {"event": "skip", "step": 20, "samples": [76, 80], "time": 0}
     rollback = {"event": "rollback", "step": 10, "samples": [40, 80], "time": 0}
     hang = {"event": "hang", "step": 30, "time": 0, "stamp": "1", "seconds": 9, "rank": 0, "host": "node1"}

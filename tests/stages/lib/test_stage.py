@@ -152,10 +152,8 @@ LEAVE = "import atexit; from stages.lib import stage; atexit.register(print, 'en
 def left(stdout, code=0):
     """Run a process that prints, and ends with `code`."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-c", LEAVE.format(code=code)]
-    return subprocess.run(
-        command, cwd=HOME, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
-    )
+    command, options = [sys.executable, "-c", LEAVE.format(code=code)], {"cwd": HOME, "env": environment, "text": True}
+    return subprocess.run(command, **options, stdout=stdout, stderr=subprocess.PIPE, check=False)
 
 
 @pytest.mark.parametrize("code", [0, 2])

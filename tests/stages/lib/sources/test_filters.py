@@ -144,9 +144,8 @@ def test_filters_that_leave_nothing_stop_the_stage_with_the_reasons(tmp_path, ca
     assert line == f"tokenize: {said}; python -m tools.inspect --filters shows what each rule removes"
     assert not output.with_suffix("").exists()
     recipe = {"vocab_size": 300, "sample": {"a": 1}}
-    line = refused(
-        capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "tokenizers/b/manifest.json"
-    )
+    output = tmp_path / "tokenizers/b/manifest.json"
+    line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=output)
     assert said in line
 
 

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from tokenizers import Tokenizer as Theirs
 from tokenizers import decoders, models, normalizers, trainers
 
-from stages import index, tokenize, train_tokenizer
+from stages import index, tokenize
 from stages.lib import manifest
 from stages.lib.parity import tokenizer_parity as parity
 from stages.lib.sources.documents import Document
@@ -40,19 +40,14 @@ def with_a_space_in_front(path):
     return custom_tokenizers.write_package(path, package)
 
 
-def taken(directory, write):
-    path = write(directory / "mine" / "tokenizer.json")
-    output = directory / "tokenizers" / "main" / "manifest.json"
-    return make(train_tokenizer, recipe={"path": str(path), "bos": BOS, "eos": EOS}, output=output)
-
-
 @pytest.fixture(scope="module", params=["trained", "byte-level", "a space in front"])
 def tokenizer(request, tmp_path_factory):
     """The manifest of a tokenizer."""
     directory = tmp_path_factory.mktemp("tokenizer")
     if request.param == "trained":
         return small_tokenizer(directory)
-    return taken(directory, custom_tokenizers.write if request.param == "byte-level" else with_a_space_in_front)
+    write = custom_tokenizers.write if request.param == "byte-level" else with_a_space_in_front
+    return custom_tokenizers.taken(write(directory / "mine" / "tokenizer.json"), directory)
 
 
 @pytest.fixture
@@ -123,10 +118,8 @@ def test_ids_of_a_source_need_not_be_those_of_their_text(tokenizer, tmp_path, ca
     recipe = {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], "token_ids_field": "ids", "validation": 0.5}
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert json.loads(part.read_text())["record"]["given_ids"] == {"compared": 99, "same": 0}
-    said = (
-        "source a: the token ids of 99 of 99 compared documents differ from those of the tokenizer: were they made by"
-    )
-    assert said in capsys.readouterr().err
+    said = "the token ids of 99 of 99 compared documents differ from those of the tokenizer: were they made by"
+    assert f"source a: {said}" in capsys.readouterr().err
     corpus = make(index, tokenizer=tokenizer, parts=[part], output=tmp_path / "tokens" / "manifest.json")
     parity.compare_corpus_tokens(parity.load_tokenizer(tokenizer.parent), Corpus(corpus))
 

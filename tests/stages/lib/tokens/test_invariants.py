@@ -107,9 +107,8 @@ def test_D3_D8_D10_each_source_resumes_over_data_stages_where_it_was(packing, da
     with Made(by_source, packing, 6, seed, weights=history) as (samples, _):
         sources, epochs, rows = samples.locate(np.arange(number))
         taken = Counter(sources.tolist())
-        assert samples.mixture.taken(number) == {
-            name: taken[index] for index, name in enumerate(samples.mixture.sources)
-        }
+        by_name = {name: taken[index] for index, name in enumerate(samples.mixture.sources)}
+        assert samples.mixture.taken(number) == by_name
         for index, name in enumerate(samples.mixture.sources):
             with Made({name: by_source[name]}, packing, 6, seed) as (alone, _):
                 _, uncut_epochs, uncut_rows = alone.locate(np.arange(taken[index]))

@@ -108,9 +108,8 @@ def test_offloaded_inputs_leave_the_device():
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 1 / 3, 0.5, 0.8, 1.0])
 def test_a_ratio_chooses_evenly_spread_blocks(layers, ratio):
     if ratio * layers < 0.5:
-        with pytest.raises(
-            UserError, match=f"activation_checkpointing.ratio must choose at least one of the {layers} blocks, got"
-        ):
+        said = f"activation_checkpointing.ratio must choose at least one of the {layers} blocks, got"
+        with pytest.raises(UserError, match=said):
             parallelize.chosen(layers, ratio)
         return
     numbers = parallelize.chosen(layers, ratio)

@@ -34,9 +34,8 @@ def test_parquet_has_the_conversations_of_json_lines(tmp_path):
     recipe = {"kind": "chat", "paths": [str(tmp_path / "*.parquet")], "validation": 0.3}
     of_rows = records.read_chats(listed(tmp_path / "rows", "c", recipe))
     for split in ("train", "validation"):
-        assert [found.messages for found in getattr(of_rows, split)] == [
-            found.messages for found in getattr(of_lines, split)
-        ]
+        rows, lines = ([found.messages for found in getattr(source, split)] for source in (of_rows, of_lines))
+        assert rows == lines
     assert len(both(of_rows)) == 60
     prompts = [{found.messages[1]["content"] for found in side} for side in (of_lines.train, of_lines.validation)]
     assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
@@ -85,6 +84,9 @@ def test_split_field_and_filters(tmp_path, capsys):
     assert topics[0] and topics[1] and not topics[0] & topics[1]
 
 
+BOT = json.dumps({"messages": [{"role": "bot", "content": "a"}]})
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -92,10 +94,7 @@ def test_split_field_and_filters(tmp_path, capsys):
         ("[1]", "must be a JSON object with the field messages, got [1]"),
         ('{"messages": [', "must be a JSON object: "),
         ("[" * 990 + "]" * 990, "must have at most 200 levels of lists and mappings, got more"),
-        (
-            '{"messages": [{"role": "bot", "content": "a"}]}',
-            ": messages[0].role must be one of system, user, assistant",
-        ),
+        (BOT, ": messages[0].role must be one of system, user, assistant"),
     ],
 )
 def test_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
@@ -110,9 +109,8 @@ def test_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
 def test_documents_are_read_as_examples_with_their_filters(tmp_path):
     entries = [{"text": f"game {number}"} for number in range(40)] + [{"text": ""}, {"text": "long " * 40}, {}]
     recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)], "validation": 0.3}
-    source = tuning_sources.read_texts(
-        listed(tmp_path, "a", recipe | {"filters": {"max_words": 20}, "max_malformed": 0.1})
-    )
+    limits = {"filters": {"max_words": 20}, "max_malformed": 0.1}
+    source = tuning_sources.read_texts(listed(tmp_path, "a", recipe | limits))
     assert sorted(found.text for found in both(source)) == sorted(f"game {number}" for number in range(40))
     with pytest.raises(UserError, match=r"sources.a.max_malformed must be at least .* 1 of 43"):
         tuning_sources.read_texts(listed(tmp_path / "strict", "a", recipe | {"max_malformed": 0}))

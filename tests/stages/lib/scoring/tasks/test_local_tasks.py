@@ -46,11 +46,8 @@ def corpus(tmp_path_factory):
 
 def test_one_rolling_task_per_source_and_one_task_of_questions(corpus, tmp_path):
     tasks, _ = written(tmp_path, corpus)
-    assert tasks == {
-        "bits_per_byte_code": "bits_per_byte",
-        "bits_per_byte_prose": "bits_per_byte",
-        "next_line": "next_line",
-    }
+    rolling = dict.fromkeys(("bits_per_byte_code", "bits_per_byte_prose"), "bits_per_byte")
+    assert tasks == rolling | {"next_line": "next_line"}
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         f"{task}.{ending}" for task in tasks for ending in ("yaml", "jsonl")
     )

@@ -86,9 +86,8 @@ def test_steps_are_those_of_torch_on_the_matrices_of_transformers(monkeypatch, a
     own = {"adjust_lr_fn": "match_rms_adamw"} | options
     rate = own.pop("learning_rate", 0.01)
     reference = torch.optim.Muon(theirs.values(), lr=rate, weight_decay=0.2, **own)
-    built = registry.build(
-        model, recipe.load(OptimizerRecipe, {"name": "muon", "weight_decay": 0.2, "muon": options}, "optimizer")
-    )
+    keys = {"name": "muon", "weight_decay": 0.2, "muon": options}
+    built = registry.build(model, recipe.load(OptimizerRecipe, keys, "optimizer"))
     for step in range(3):
         set_gradients(model, step)
         gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
