@@ -293,6 +293,15 @@ def _converted(form, *keys):
     return " | ".join(form.format(*(f"convert.medians.{layers}.{key}" for key in keys)) for layers in ("24", "12"))
 
 
+NOISE = {
+    "one model, single runs by the error over documents": "one model, single runs by documents alone",
+    "one model, 3 and 3 seeds": "one model, 3 and 3 seeds",
+    "one model, 6 and 6 seeds": "one model, 6 and 6 seeds",
+    "two models, 3 and 3 seeds": "two models, 3 and 3 seeds",
+    "two models, 6 and 6 seeds": "two models, 6 and 6 seeds",
+}
+"""{row of the page: comparison}"""
+
 SECONDS = "{{{0}:.1f}} s, {{{1}:.1f}} CPU-s"
 QUOTES = {
     README: (
@@ -405,6 +414,13 @@ QUOTES = {
         ),
         "The loader gives {fill_in_the_middle.loader.256.ratio:.2f} of the samples per CPU-second at 256 tokens, and "
         "{fill_in_the_middle.loader.2048.ratio:.2f} at 2,048.",
+        *(
+            f"| {shown} | {{noise_of_a_run.verdicts.{key}.any_task_differs}} | "
+            f"{{noise_of_a_run.verdicts.{key}.by_task.bits_per_byte_code}} |"
+            for shown, key in NOISE.items()
+        ),
+        "are {noise_of_a_run.effects.bits_per_byte_code, bits_per_byte.difference_in_deviations:.1f} standard "
+        "deviations of a run apart in bits per byte",
         "1,000 jobs take {many_jobs.plans.1,000 jobs.seconds:.1f} s and {many_jobs.plans.1,000 jobs.mb:.0f} MB, 6,000 "
         "take {many_jobs.plans.6,000 jobs.seconds:.0f} s\nand {many_jobs.plans.6,000 jobs.mb:.0f} MB, 20,000 take "
         "{many_jobs.plans.20,000 jobs.seconds:.0f} s and {many_jobs.plans.20,000 jobs.mb:.0f} MB.",

@@ -225,6 +225,13 @@ def test_fill_in_the_middle(run):
     assert all(0 < of["on"] < of["off"] for of in found["loader"].values())
 
 
+@pytest.mark.long  # the workflow trains and scores four models
+def test_noise_of_a_run(run):
+    found = run("noise_of_a_run", "--seeds", 2, "--draws", 2)[1]
+    assert {name: len(of["next_line, bpb"]) for name, of in found["scores"].items()} == {"whole": 2, "shorter": 2}
+    assert found["verdicts"]["one model, 1 and 1 seeds"]["runs"] == 1
+
+
 def test_near_duplicates(run):
     printed, found = run("near_duplicates", "--documents", 400, "--peer-documents", 0, "--megabytes", 1)
     result = found["400"]
