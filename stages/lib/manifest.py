@@ -224,7 +224,7 @@ class Manifest:
     stage: str
     identity: Identity
     record: dict[str, Any]
-    """What may differ between two equal results; see Clock.record for the keys that every stage has."""
+    """All that may differ between two equal results; see Clock.record for the keys that every stage has."""
 
     @functools.cached_property
     def digest(self) -> str:

@@ -72,7 +72,7 @@ def prompts_of(label):
 
 
 def is_right(label, item, solved, delimiter, losses):
-    """Whether a model answers an item, by its losses of the tokens of a text after its first words."""
+    """Return True if a model answers an item right, by its losses of the tokens of a text after its first words."""
     if label == "lambada_openai":
         return losses(f"{solved}{item['context'].strip()}", f"{delimiter}{item['continuation']}", greedy=True)
     if label == "winograd":
