@@ -27,6 +27,7 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import ClassifierIdentity, ClassifierRecord, Measures
 from stages.lib.recipe import identity
 from stages.lib.sources import classifier, documents, source, spans, storage
 from stages.lib.sources.classifier import Classifier
@@ -99,14 +100,18 @@ def run(arguments: argparse.Namespace, recipe: ClassifierRecipe) -> None:
     classifier.save(model, path)
     measured = measures(*(model.scores(held[kind]) for kind in CLASSES))
     logger.info("held-out accuracy %.3f, ROC AUC %.3f", measured["accuracy"], measured["roc_auc"])
-    identity_ = {
+    identity_: ClassifierIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "ngram_words": model.ngram_words,
         "trained_on": digests,
         "outputs": {path.name: manifest.describe(path)},
     }
-    numbers = {kind: {"trained_on": len(train[kind]), "held_out": len(held[kind])} for kind in CLASSES}
-    record = clock.record(documents=numbers, **measured, words=telling_words(model, [*held["good"], *held["bad"]]))
+    record: ClassifierRecord = {
+        **clock.record(),
+        "documents": {kind: {"trained_on": len(train[kind]), "held_out": len(held[kind])} for kind in CLASSES},
+        **measured,
+        "words": telling_words(model, [*held["good"], *held["bad"]]),
+    }
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
@@ -185,9 +190,10 @@ def fit(train: dict[str, list[str]], recipe: ClassifierRecipe) -> Classifier:
     return Classifier(regression.coef_[0].astype(np.float32), float(regression.intercept_[0]), recipe.ngram_words)
 
 
-def measures(good: np.ndarray, bad: np.ndarray) -> dict[str, Any]:
-    """Return the accuracy at 0.5 as the mean over both classes, the area under the ROC curve, and the curve:
-    [threshold, share of the good that is kept, share of the bad]. `good`, `bad`: scores of held-out documents.
+def measures(good: np.ndarray, bad: np.ndarray) -> Measures:
+    """Return the accuracy at 0.5 as the mean over both classes, the area under the ROC curve, and the curve.
+
+    `good`, `bad`: scores of held-out documents.
     """
     ordered = np.sort(bad)
     below = np.searchsorted(ordered, good, "left") + np.searchsorted(ordered, good, "right")

@@ -14,7 +14,15 @@ from typing import Any
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import export_directory
-from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.manifest import (
+    TRAINING,
+    EvaluationManifest,
+    ExportManifest,
+    Manifest,
+    PredictionManifest,
+    SummaryManifest,
+    TokenizerManifest,
+)
 from stages.lib.scaling_law import outcome
 from stages.lib.scaling_law.rungs import weighted
 from stages.lib.scoring import inputs as scoring_inputs
@@ -33,7 +41,9 @@ Known = dict[Key, list[tuple[Mapping[str, Any], Path]]]
 """{key: [(score, path of its evaluation)]}; a reference has one per corpus"""
 
 
-def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[tuple[str, str]] = ()) -> list[str]:
+def differences(
+    table: Path, evaluations: Iterable[EvaluationManifest], unread: Container[tuple[str, str]] = ()
+) -> list[str]:
     """Return one sentence per row of a table that has another score than the evaluations.
 
     `unread`: (run, step) of evaluations that cannot be read; their links name them. Rows without a step (rules without
@@ -57,7 +67,7 @@ def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[
     return sentences
 
 
-def scores_of(evaluations: Iterable[Manifest]) -> Known:
+def scores_of(evaluations: Iterable[EvaluationManifest]) -> Known:
     """Return the scores of evaluations, of runs and of baselines, under each name that a table may give their task."""
     known: Known = {}
     for result in evaluations:
@@ -142,7 +152,7 @@ def findings(result: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(UNPROVEN[result.stage], wrong=False)
 
 
-def _summary(result: Manifest, places: Places) -> Iterator[Finding]:
+def _summary(result: SummaryManifest, places: Places) -> Iterator[Finding]:
     """Compare the rows of the table with the evaluations that can be read; others are named by their links."""
     evaluations, unread = [], set()
     for path in result.identity["inputs"]:
@@ -166,7 +176,7 @@ def _summary(result: Manifest, places: Places) -> Iterator[Finding]:
         yield from map(Finding, differences(table, evaluations, unread))
 
 
-def _evaluation(result: Manifest, places: Places) -> Iterator[Finding]:
+def _evaluation(result: EvaluationManifest, places: Places) -> Iterator[Finding]:
     kept = scoring_inputs.kept_manifest(result.path)
     if kept.exists() and places.read(kept).digest != result.digest:
         yield Finding(f"{result.path} has other scores than {kept}, which was written with it")
@@ -191,7 +201,7 @@ def _include(result: Manifest, _: Places) -> Iterator[Finding]:
             yield Finding(f"{directory} has other task files than {result.path} was made with")
 
 
-def _export(result: Manifest, places: Places) -> Iterator[Finding]:
+def _export(result: ExportManifest, places: Places) -> Iterator[Finding]:
     parity = result.directory / scoring_inputs.PARITY
     if not parity.exists():
         yield Finding(f"{parity} is missing, which says that the export equals the model")
@@ -204,7 +214,7 @@ def _export(result: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"{card}: no {export_directory.CARD_MANIFEST} has its digest", wrong=False)
 
 
-def _tokenizer(result: Manifest, places: Places) -> Iterator[Finding]:
+def _tokenizer(result: TokenizerManifest, places: Places) -> Iterator[Finding]:
     if "taken" not in result.record:
         megabytes = result.record["sample_bytes"] / 1e6
         yield Finding(f"the sample of {megabytes:.1f} MB that it was trained on is not drawn again", wrong=False)
@@ -217,7 +227,7 @@ def _tokenizer(result: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"{path} changed since {result.path} was made from it: its sha256 differs")
 
 
-def _prediction(result: Manifest, places: Places) -> Iterator[Finding]:
+def _prediction(result: PredictionManifest, places: Places) -> Iterator[Finding]:
     """Compare the points of a ladder with its models, whose digests do not cover what validation measured."""
     digests, weights = result.identity["models"], result.identity["recipe"]["weights"]
     for point in result.identity["points"]:
@@ -231,7 +241,7 @@ def _prediction(result: Manifest, places: Places) -> Iterator[Finding]:
                 yield Finding(f"{result.path} has a {words} of {point[name]}, and {model.path} has {measured}")
 
 
-CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[Any, Places], Iterator[Finding]]] = {
     "summarize": _summary,
     "evaluate": _evaluation,
     "convert": _export,

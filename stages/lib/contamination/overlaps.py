@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from stages.lib import manifest
 from stages.lib.contamination.items import Item, read_lines
 from stages.lib.contamination.ngram_index import NgramIndex
 from stages.lib.contamination.rules import RULES, ContaminationRecipe
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import OverlapsManifest
+from stages.lib.manifest_types import ContaminatedItems, ItemCounts
 
 Row = dict[str, Any]
 """An item with an n-gram that was found: `task`, `doc_id`, `ngrams` (how many it has), `found` (which of them), and
@@ -41,9 +42,9 @@ def rows_of(items: Sequence[Item], index: NgramIndex, first: np.ndarray, **place
     return rows
 
 
-def counts_of(items: Sequence[Item], index: NgramIndex) -> dict[str, dict[str, int]]:
-    """Return {task: {"n": items, "unchecked": items without an n-gram}}."""
-    counts: dict[str, dict[str, int]] = {}
+def counts_of(items: Sequence[Item], index: NgramIndex) -> dict[str, ItemCounts]:
+    """Return {task: counts}."""
+    counts: dict[str, ItemCounts] = {}
     for item, ngrams in zip(items, index.of_item, strict=True):
         of_task = counts.setdefault(item.task, {"n": 0, "unchecked": 0})
         of_task["n"] += 1
@@ -51,7 +52,7 @@ def counts_of(items: Sequence[Item], index: NgramIndex) -> dict[str, dict[str, i
     return counts
 
 
-def read(part: Manifest) -> list[Row]:
+def read(part: OverlapsManifest) -> list[Row]:
     """Read the rows of a manifest of stages.find_overlaps. Raises UserError if they changed since it was written."""
     (name,) = part.identity["outputs"]
     manifest.check_content(part.directory / name, part.identity["outputs"][name], part.path)
@@ -72,8 +73,8 @@ def merged(parts: Iterable[Iterable[Row]], recipe: ContaminationRecipe) -> list[
     ]
 
 
-def rates(counts: dict[str, dict[str, int]], rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """Return {task: {"n", "contaminated", "rate", "unchecked"}}: the rate is the contaminated share of all items."""
+def rates(counts: Mapping[str, ItemCounts], rows: Iterable[Row]) -> dict[str, ContaminatedItems]:
+    """Return {task: counts}; the rate is the contaminated share of all items."""
     contaminated = dict.fromkeys(counts, 0)
     for row in rows:
         contaminated[row["task"]] += row["contaminated"]

@@ -12,7 +12,15 @@ from stages.lib import files, manifest
 from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import (
+    ContaminationManifest,
+    CorpusManifest,
+    EvaluationManifest,
+    ExportManifest,
+    ListManifest,
+    Manifest,
+    ModelManifest,
+)
 from stages.lib.results import curves
 from stages.lib.results.curves import Training
 from stages.lib.results.manifests import name_of_model, stale
@@ -28,14 +36,14 @@ class CardInputs:
     """
 
     name: str
-    model: Manifest
-    export: Manifest
-    corpus: Manifest
-    lists: Mapping[str, Manifest]
-    evaluations: Mapping[str, Manifest]
-    baselines: Mapping[str, Mapping[str, Manifest]]
-    contamination: Mapping[str, Manifest]
-    licenses: Mapping[str, str]
+    model: ModelManifest
+    export: ExportManifest
+    corpus: CorpusManifest
+    lists: Mapping[str, ListManifest]
+    evaluations: Mapping[str, EvaluationManifest]
+    baselines: Mapping[str, Mapping[str, EvaluationManifest]]
+    contamination: Mapping[str, ContaminationManifest]
+    licenses: dict[str, str]
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -115,18 +123,6 @@ class CardInputs:
         several = [*self.lists.values(), *self.evaluations.values(), *self.contamination.values(), *baselines]
         return [self.model, self.export, self.corpus, *several]
 
-    def digests(self) -> dict[str, Any]:
-        """Return the digests of all manifests that the card is made from."""
-        return {
-            **{name: getattr(self, name).digest for name in ("model", "export", "corpus")},
-            **{name: _digests(getattr(self, name)) for name in ("lists", "evaluations", "contamination")},
-            "baselines": {name: _digests(suites) for name, suites in self.baselines.items()},
-        }
-
-
-def _digests(named: Mapping[str, Manifest]) -> dict[str, str]:
-    return {name: result.digest for name, result in named.items()}
-
 
 def check(inputs: CardInputs) -> None:
     """Raise UserError if the manifests do not belong to one model."""
@@ -146,7 +142,7 @@ def check(inputs: CardInputs) -> None:
             raise UserError(f"--lists must name the list of each source of {corpus.path}: {source} is missing")
 
 
-def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Manifest]:
+def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Any]:
     """Return {suite: manifest} of files that are named by their suite. Raises UserError if a suite is named twice."""
     read: dict[str, Manifest] = {}
     for path in paths:
@@ -158,12 +154,12 @@ def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Mani
     return dict(sorted(read.items()))
 
 
-def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, Manifest]]:
+def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, EvaluationManifest]]:
     """Return {name: {suite: scores}} of other models.
 
     NAME/CORPUS/SUITE.json is of a baseline NAME, RUN/eval/00000300/SUITE.json of step 300 of a run.
     """
-    read: dict[str, dict[str, Manifest]] = {}
+    read: dict[str, dict[str, EvaluationManifest]] = {}
     for path in paths:
         result = manifest.read(path, "evaluate")
         _check_results(result)
