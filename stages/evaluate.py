@@ -28,7 +28,7 @@ from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.manifest import CorpusManifest
-from stages.lib.manifest_types import EvaluationIdentity, EvaluationRecord, KnownEvaluation, Record, ScoringLibraries
+from stages.lib.manifest_types import EvaluationRecord, KnownEvaluation, Record
 from stages.lib.scoring import harness, inputs, sample_logs, scored_model, suite
 from stages.lib.scoring.sample_logs import KeptScores
 from stages.lib.scoring.scored_model import ScoredModel
@@ -97,7 +97,7 @@ def keys_of(
         "window": model.window(recipe.max_length),
         "recipe": [recipe.backend, recipe.dtype, recipe.batch_size, recipe.exchange_contexts],
         "code": record["code"],
-        "versions": {**record["versions"], **libraries_of(recipe)},
+        "versions": record["versions"] | libraries_of(recipe),
     }
     keys = {}
     for task in local:
@@ -109,12 +109,10 @@ def keys_of(
     return keys
 
 
-def libraries_of(recipe: EvaluateRecipe) -> ScoringLibraries:
+def libraries_of(recipe: EvaluateRecipe) -> dict[str, str]:
     """Return the versions of the libraries that score."""
-    libraries: ScoringLibraries = {"harness": importlib.metadata.version("lm_eval")}
-    if recipe.backend == "vllm":
-        libraries["vllm"] = importlib.metadata.version("vllm")
-    return libraries
+    libraries = {"harness": "lm_eval"} | ({"vllm": "vllm"} if recipe.backend == "vllm" else {})
+    return {name: importlib.metadata.version(package) for name, package in libraries.items()}
 
 
 def prepare(
@@ -147,7 +145,7 @@ def write_scores(
     record: EvaluationRecord,
 ) -> None:
     """Write the manifest, whose logs are written."""
-    identity: EvaluationIdentity = {**known, **kept.merged(), **libraries_of(recipe)}
+    identity = {**known, **kept.merged(), **libraries_of(recipe)}
     for path in (inputs.kept_manifest(arguments.output), arguments.output):
         manifest.write(path, arguments.stage_name, identity, record)
     kept.delete()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stages.lib import files, manifest, stage
 from stages.lib.log import logger
-from stages.lib.manifest_types import DuplicatesIdentity, DuplicatesRecord, EntryOfPart, Files
+from stages.lib.manifest_types import DuplicatesIdentity, EntryOfPart, Files
 from stages.lib.sources import duplicates
 
 REPEATED = ("source", "source_recipe", "part", "parts", "inputs", "documents", "filter_code")
@@ -41,10 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     total, num_duplicates = sum(part["documents"] for part in described), sum(map(len, found))
     logger.info("%s of %s documents repeat another", f"{num_duplicates:,}", f"{total:,}")
     identity: DuplicatesIdentity = {"parts": described, "outputs": outputs}
-    record: DuplicatesRecord = {
-        **clock.record(),
-        "kept_in": [dict(sorted(sources.items())) for sources in kept_in],
-    }
+    record = {**clock.record(), "kept_in": [dict(sorted(sources.items())) for sources in kept_in]}
     manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 

@@ -21,24 +21,10 @@ from typing import Any
 import numpy as np
 
 from stages.lib import files, manifest, stage
+from stages.lib import manifest_types as types
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import PartManifest
-from stages.lib.manifest_types import (
-    COUNTED,
-    SPLITS,
-    CorpusIdentity,
-    CorpusRecord,
-    CorpusSource,
-    Count,
-    Counts,
-    Examples,
-    FileDescription,
-    PlacedFile,
-    Shard,
-    Split,
-    SplitName,
-)
 from stages.lib.sources import documents
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.source import comparable
@@ -70,11 +56,11 @@ def run(arguments: argparse.Namespace) -> None:
     for path in (arguments.output, directory / RECEIPT, directory / BYTES_OF_IDS):
         files.clear_leftovers(path)
     _verify(parts, directory / RECEIPT)
-    by_source: dict[str, CorpusSource] = {}
+    by_source: dict[str, types.CorpusSource] = {}
     for part in sorted(parts, key=_place):
         name = part.identity["source"]
         joined = by_source.setdefault(name, {"train": _empty(), "validation": {**_empty(), "texts": []}})
-        for split in SPLITS:
+        for split in types.SPLITS:
             _add(joined[split], part, split, directory)
         texts = part.identity["validation"]["texts"]
         joined["validation"]["texts"] += [{**text, "path": _moved(text, part, directory)} for text in texts]
@@ -91,13 +77,13 @@ def run(arguments: argparse.Namespace) -> None:
         logger.info(
             "%s: %s training tokens, %s validation tokens", name, joined[TRAIN]["tokens"], joined[VALIDATION]["tokens"]
         )
-    identity: CorpusIdentity = {
+    identity: types.CorpusIdentity = {
         "recipe": {},
         "tokenizer": tokenizer_identity,
         "dtype": dtype_of(tokenizer.vocab_size),
         "sources": by_source,
     }
-    record: CorpusRecord = {
+    record: types.CorpusRecord = {
         "code": arguments.code,
         "parts": len(parts),
         "licenses": _licenses(parts),
@@ -124,7 +110,7 @@ def _check_malformed(parts: Sequence[PartManifest], limits: dict[str, float]) ->
         documents.check_share(name, limit, num_malformed, num_records, _counts(parts, name, "dropped"))
 
 
-def _bytes_scale(shards: Sequence[Shard], sizes: np.ndarray, dtype: str, directory: Path) -> float:
+def _bytes_scale(shards: Sequence[types.Shard], sizes: np.ndarray, dtype: str, directory: Path) -> float:
     """Return the bytes of text per byte of its ids, by the first shards: 1 unless the tokenizer normalizes."""
     ends = np.cumsum([shard["tokens"] for shard in shards])
     first = shards[: int(np.searchsorted(ends, SCALED_TOKENS)) + 1]
@@ -179,9 +165,9 @@ def _licenses(parts: Sequence[PartManifest]) -> dict[str, str]:
     return {name: license_ for name, license_ in sorted(found.items()) if license_ is not None}
 
 
-def _all_counts(parts: Sequence[PartManifest], sources: Iterable[str]) -> Counts[dict[str, dict[str, int]]]:
+def _all_counts(parts: Sequence[PartManifest], sources: Iterable[str]) -> types.Counts[dict[str, dict[str, int]]]:
     """Return the counts by source, without those of nothing, but for what was dropped."""
-    counts: Counts[dict[str, dict[str, int]]] = {}
+    counts: types.Counts[dict[str, dict[str, int]]] = {}
     for key in documents.COUNTS:
         by_source = {name: dict(sorted(_counts(parts, name, key).items())) for name in sources}
         if key == "dropped" or any(by_source.values()):
@@ -189,7 +175,7 @@ def _all_counts(parts: Sequence[PartManifest], sources: Iterable[str]) -> Counts
     return counts
 
 
-def _counts(parts: Sequence[PartManifest], source: str, key: Count) -> Counter[str]:
+def _counts(parts: Sequence[PartManifest], source: str, key: types.Count) -> Counter[str]:
     """Return the sum of one of COUNTS over the records of a source's parts."""
     counts: Counter[str] = Counter()
     for part in parts:
@@ -198,9 +184,9 @@ def _counts(parts: Sequence[PartManifest], source: str, key: Count) -> Counter[s
     return counts
 
 
-def _examples(parts: Sequence[PartManifest], source: str) -> Examples:
+def _examples(parts: Sequence[PartManifest], source: str) -> types.Examples:
     """Return {reason: the first examples of what a source lost for it}."""
-    examples: Examples = {}
+    examples: types.Examples = {}
     for part in sorted(parts, key=_place):
         if part.identity["source"] == source:
             for reason, found in part.record.get("dropped_examples", {}).items():
@@ -214,19 +200,19 @@ def _why(parts: Sequence[PartManifest], source: str) -> str:
     return f"; malformed or filtered: {dropped}" if dropped else ""
 
 
-def _empty() -> Split:
+def _empty() -> types.Split:
     return {"documents": 0, "tokens": 0, "text_bytes": 0, "shards": []}
 
 
-def _add(joined: Split, part: PartManifest, split: SplitName, directory: Path) -> None:
+def _add(joined: types.Split, part: PartManifest, split: types.SplitName, directory: Path) -> None:
     """Add a part's split to the source's."""
     found = part.identity[split]
-    for key in COUNTED:
+    for key in types.COUNTED:
         joined[key] += found[key]
     joined["shards"] += [{**shard, "path": _moved(shard, part, directory)} for shard in found["shards"]]
 
 
-def _moved(file: PlacedFile, part: PartManifest, directory: Path) -> str:
+def _moved(file: types.PlacedFile, part: PartManifest, directory: Path) -> str:
     """Return the path of a part's file relative to the corpus."""
     return os.path.relpath(part.directory / file["path"], directory)
 
@@ -245,7 +231,7 @@ def _verify(parts: Sequence[PartManifest], receipt_path: Path) -> None:
     }
     hashed: dict[str, list[Any]] = {}
 
-    def check(item: tuple[Path, tuple[PartManifest, FileDescription]]) -> None:
+    def check(item: tuple[Path, tuple[PartManifest, types.FileDescription]]) -> None:
         path, (part, described) = item
         manifest.check_size(path, described["bytes"], part.path)
         relative = os.path.relpath(path, receipt_path.parent)

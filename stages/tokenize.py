@@ -24,23 +24,11 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stages.lib import files, manifest, stage
+from stages.lib import manifest_types as types
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import ListManifest
-from stages.lib.manifest_types import (
-    CorpusTokenizer,
-    Count,
-    Counts,
-    KnownPart,
-    ListOfPart,
-    NumberedPart,
-    PartIdentity,
-    PartRecord,
-    PlacedFile,
-    Shard,
-    Split,
-)
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, duplicates, source
 from stages.lib.sources.documents import FilterCounts
@@ -59,7 +47,7 @@ ENCODE_BYTES = 1 << 20  # text that is encoded at once: bounds memory, and makes
 
 _Key = Literal["duplicates", "near_duplicates"]
 _Stage = Literal["find_duplicates", "verify_duplicates"]
-DUPLICATES: tuple[tuple[_Key, Count, str, _Stage, str], ...] = (
+DUPLICATES: tuple[tuple[_Key, types.Count, str, _Stage, str], ...] = (
     ("duplicates", "duplicates_of", "duplicate", "find_duplicates", "hash_documents"),
     ("near_duplicates", "near_duplicates_of", "near duplicate", "verify_duplicates", "sketch"),
 )
@@ -103,7 +91,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     part = documents.Part(arguments.list, arguments.part, recipe.parts)
     listed, name = part.listed, part.name
     tokenizer = Tokenizer(arguments.tokenizer)
-    known: KnownPart = {
+    known: types.KnownPart = {
         "source": name,
         "source_recipe": source.comparable(listed.identity["recipe"]),
         "part": arguments.part,
@@ -131,16 +119,9 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         found = clean(padding.remove(drop(part.entries())))
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
         padding.warn(name)
-        record: PartRecord = {
-            **clock.record(),
-            **_of_list(listed),
-            **encoder.record,
-            **check.record(),
-            **padding.record(),
-            **dropped.record(),
-            **repeated,
-            "max_malformed": limit,
-        }
+        ids = check.record() | padding.record()
+        counts = {**dropped.record(), **repeated, "max_malformed": limit}
+        record = {**clock.record(), **_of_list(listed), **encoder.record, **ids, **counts}
         return manifest.content(arguments.stage_name, identity_, record)
 
     content = fast.encode_exactly(tokenizer, make)
@@ -148,14 +129,14 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     files.write_json(arguments.output, content)
 
 
-def _of_list(listed: ListManifest) -> ListOfPart:
+def _of_list(listed: ListManifest) -> dict[str, Any]:
     """Return what the record of a part repeats of its source's list. No token depends on it."""
     return {"list": listed.digest, "license": listed.record.get("license")}
 
 
 def _duplicates(
-    arguments: argparse.Namespace, recipe: TokenizeRecipe, part: NumberedPart, known: KnownPart
-) -> tuple[Callable[[Iterable[Entry]], Iterator[Entry]], Counts[dict[str, int]]]:
+    arguments: argparse.Namespace, recipe: TokenizeRecipe, part: types.NumberedPart, known: types.KnownPart
+) -> tuple[Callable[[Iterable[Entry]], Iterator[Entry]], types.Counts[dict[str, int]]]:
     """Return a function that drops the part's duplicates, and the counts of those that stay for them; adds the digests
     of their lists to `known`.
 
@@ -166,7 +147,7 @@ def _duplicates(
         raise UserError(f"--duplicates must {expected} if tokenize.duplicates is {recipe.duplicates}")
     numbers: dict[str, np.ndarray] = {}
     following: Callable[[Iterable[Entry]], Iterator[Entry]] = iter
-    kept_in: Counts[dict[str, int]] = {}
+    kept_in: types.Counts[dict[str, int]] = {}
     for key, count, reason, made_by, made_from in DUPLICATES:
         path, option = getattr(arguments, key), f"--{key.replace('_', '-')}"
         if path is None:
@@ -184,7 +165,7 @@ def _duplicates(
 
 
 def _contaminated(
-    paths: Sequence[Path], recipe: TokenizeRecipe, known: KnownPart, tokenizer: Tokenizer
+    paths: Sequence[Path], recipe: TokenizeRecipe, known: types.KnownPart, tokenizer: Tokenizer
 ) -> Callable[[Iterable[Entry]], Iterator[Entry]]:
     """Return a function that drops the contaminated documents; adds the digests of the items to `known`.
 
@@ -207,8 +188,8 @@ def _contaminated(
     return functools.partial(without, index=index, text_of=text_of)
 
 
-def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> CorpusTokenizer:
-    identity_: CorpusTokenizer = {
+def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> types.CorpusTokenizer:
+    identity_: types.CorpusTokenizer = {
         "digest": tokenizer.digest,
         "vocab_size": tokenizer.vocab_size,
         "bos": tokenizer.bos,
@@ -220,7 +201,7 @@ def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> CorpusT
     return identity_
 
 
-def _is_up_to_date(payload: Path, known: KnownPart) -> bool:
+def _is_up_to_date(payload: Path, known: types.KnownPart) -> bool:
     if not (payload / KEPT).exists():
         return False
     try:
@@ -238,14 +219,14 @@ def _is_up_to_date(payload: Path, known: KnownPart) -> bool:
 
 def _make(
     payload: Path,
-    known: KnownPart,
+    known: types.KnownPart,
     found: Iterable[Entry],
     tokenizer: Tokenizer,
     encoder: Encoder,
     recipe: TokenizeRecipe,
     dropped: FilterCounts,
     check: PretokenizedCheck,
-) -> PartIdentity:
+) -> types.PartIdentity:
     """Write the payload atomically; return the part's identity."""
     from stages.lib.tokens import shards
 
@@ -263,8 +244,8 @@ def _make(
             dropped.check_rest()
         check.warn()
         train, held_out = (_split_identity(writer.finish(), payload.name) for writer in writers.values())
-        texts_file: PlacedFile = {"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}
-    made: list[PlacedFile] = [*train["shards"], *held_out["shards"], texts_file]
+        texts_file: types.PlacedFile = {"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}
+    made: list[types.PlacedFile] = [*train["shards"], *held_out["shards"], texts_file]
     return {
         **known,
         "train": train,
@@ -273,7 +254,7 @@ def _make(
     }
 
 
-def _split_identity(written: Sequence[Shard], directory: str) -> Split:
+def _split_identity(written: Sequence[types.Shard], directory: str) -> types.Split:
     """Return the manifest's entry of a split."""
     return {
         "documents": sum(shard["documents"] for shard in written),

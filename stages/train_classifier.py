@@ -27,7 +27,7 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest_types import ClassifierIdentity, ClassifierRecord, Measures
+from stages.lib.manifest_types import ClassifierIdentity
 from stages.lib.recipe import identity
 from stages.lib.sources import classifier, documents, source, spans, storage
 from stages.lib.sources.classifier import Classifier
@@ -106,12 +106,9 @@ def run(arguments: argparse.Namespace, recipe: ClassifierRecipe) -> None:
         "trained_on": digests,
         "outputs": {path.name: manifest.describe(path)},
     }
-    record: ClassifierRecord = {
-        **clock.record(),
-        "documents": {kind: {"trained_on": len(train[kind]), "held_out": len(held[kind])} for kind in CLASSES},
-        **measured,
-        "words": telling_words(model, [*held["good"], *held["bad"]]),
-    }
+    numbers = {kind: {"trained_on": len(train[kind]), "held_out": len(held[kind])} for kind in CLASSES}
+    words = telling_words(model, [*held["good"], *held["bad"]])
+    record = {**clock.record(), "documents": numbers, **measured, "words": words}
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
@@ -190,10 +187,9 @@ def fit(train: dict[str, list[str]], recipe: ClassifierRecipe) -> Classifier:
     return Classifier(regression.coef_[0].astype(np.float32), float(regression.intercept_[0]), recipe.ngram_words)
 
 
-def measures(good: np.ndarray, bad: np.ndarray) -> Measures:
-    """Return the accuracy at 0.5 as the mean over both classes, the area under the ROC curve, and the curve.
-
-    `good`, `bad`: scores of held-out documents.
+def measures(good: np.ndarray, bad: np.ndarray) -> dict[str, Any]:
+    """Return the accuracy at 0.5 as the mean over both classes, the area under the ROC curve, and the curve:
+    [threshold, share of the good that is kept, share of the bad]. `good`, `bad`: scores of held-out documents.
     """
     ordered = np.sort(bad)
     below = np.searchsorted(ordered, good, "left") + np.searchsorted(ordered, good, "right")

@@ -21,17 +21,11 @@ import numpy as np
 import pyarrow as pa
 
 from stages.lib import files, manifest, stage
+from stages.lib import manifest_types as types
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import CandidatesManifest, DocumentsManifest
-from stages.lib.manifest_types import (
-    EntryOfPart,
-    ExactDuplicates,
-    Files,
-    NearDuplicatesIdentity,
-    NearDuplicatesRecord,
-)
 from stages.lib.sources import duplicates
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.near_duplicates import (
@@ -66,8 +60,8 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
     directory = arguments.output.parent
     files.clear_leftovers(directory / REMOVED)
     removed, kept_in = _write_evidence(directory / REMOVED, verification, parts)
-    described: list[EntryOfPart] = []
-    outputs: Files = {REMOVED: manifest.describe(directory / REMOVED)}
+    described: list[types.EntryOfPart] = []
+    outputs: types.Files = {REMOVED: manifest.describe(directory / REMOVED)}
     for owner, part in enumerate(parts):
         name = f"{part['source']}/{part['part']:05d}.near_duplicates.npy"
         numbers = np.sort(numbers_of(removed[owners_of(removed) == owner]))
@@ -80,8 +74,8 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
         f"{len(removed):,}", f"{total:,}", f"{verification.compared:,}",
         ", ".join(f"{reason}: {count:,}" for reason, count in refused.items()) or "any condition: 0",
     )  # fmt: skip
-    dropped: ExactDuplicates = {"duplicates": exact} if exact else {}
-    identity: NearDuplicatesIdentity = {
+    dropped: types.ExactDuplicates = {"duplicates": exact} if exact else {}
+    identity: types.NearDuplicatesIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "candidates": candidates.digest,
         "copies": [copy.digest for copy in copies],
@@ -89,7 +83,7 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
         "parts": described,
         "outputs": outputs,
     }
-    record: NearDuplicatesRecord = {
+    record = {
         **clock.record(),
         "pairs": pairs.shape[1],
         "compared": verification.compared,
@@ -112,7 +106,7 @@ def _copies_in_order(paths: Sequence[Path], candidates: CandidatesManifest) -> l
     return copies
 
 
-def _exact_duplicates(path: Path | None, parts: Sequence[EntryOfPart]) -> tuple[np.ndarray, str | None]:
+def _exact_duplicates(path: Path | None, parts: Sequence[types.EntryOfPart]) -> tuple[np.ndarray, str | None]:
     """Return the places of the documents that find_duplicates removes, with either split, and its digest."""
     places = [np.empty(0, np.uint64)]
     if path is None:
@@ -135,7 +129,7 @@ SCHEMA = pa.schema(
 
 
 def _write_evidence(
-    path: Path, verification: Verification, parts: Sequence[EntryOfPart]
+    path: Path, verification: Verification, parts: Sequence[types.EntryOfPart]
 ) -> tuple[np.ndarray, list[Counter[str]]]:
     """Write a row per removed document; return the places of the documents, uint64, and per part the number of those
     that stay for its documents, {source: number}.

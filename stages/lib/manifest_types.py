@@ -83,13 +83,10 @@ class ClassifierIdentity(TypedDict):
     outputs: Files
 
 
-class Measures(TypedDict):
+class ClassifierRecord(Record):
     accuracy: float
     roc_auc: float
     curve: list[list[float]]  # [threshold, share of the good that is kept, share of the bad]
-
-
-class ClassifierRecord(Record, Measures):
     documents: dict[str, dict[str, int]]  # by class: {trained_on, held_out}
     words: dict[str, list[str]]  # by class those with the largest weights
 
@@ -189,8 +186,6 @@ class DuplicatesRecord(Record):
 
 
 class NearDuplicatesRecord(DuplicatesRecord):
-    pairs: int  # of candidates
-    compared: int
     refused: dict[str, int]  # pairs that were compared, by the condition for which they stay
 
 
@@ -261,29 +256,13 @@ Examples = dict[str, list[dict[str, Any]]]
 """{reason: the first records that were dropped for it}"""
 
 
-class RecordCounts(Counts[dict[str, int]]):
-    records: int
-    malformed: int
-    dropped_examples: Examples
-
-
-class ListOfPart(TypedDict):
+class PartRecord(Record, Counts[dict[str, int]]):
     list: str  # digest
     license: str | None
-
-
-class Encoded(TypedDict):
-    encoder: str  # library and version
-    compared_documents: int  # with the reference
-
-
-class GivenIds(TypedDict, total=False):
-    given_ids: dict[str, int]  # pre-tokenized documents: {compared, same}
-    padding: dict[str, int]  # that is left out: {documents, ids}
-
-
-class PartRecord(Record, ListOfPart, Encoded, GivenIds, RecordCounts):
+    records: int
+    malformed: int
     max_malformed: float
+    dropped_examples: Examples
 
 
 class CorpusSource(TypedDict):
@@ -319,12 +298,9 @@ class ItemsIdentity(Include):
     outputs: Files
 
 
-class ItemCounts(TypedDict):
+class ContaminatedItems(TypedDict):
     n: int
     unchecked: int  # without an n-gram
-
-
-class ContaminatedItems(ItemCounts):
     contaminated: int
     rate: float  # contaminated / n
 
@@ -341,7 +317,7 @@ class KnownOverlaps(TypedDict):
 
 
 class OverlapsIdentity(KnownOverlaps):
-    tasks: dict[str, ItemCounts]
+    tasks: dict[str, dict[str, int]]  # {task: {n, unchecked}}
     outputs: Files
 
 
@@ -373,11 +349,8 @@ class ModelIdentity(OwnerIdentity):
     outputs: Files  # of the checkpoint
 
 
-class InitialPath(TypedDict, total=False):
-    initial: str  # path of the model that the run starts from
-
-
-class ModelRecord(Record, InitialPath):
+class ModelRecord(Record):
+    initial: NotRequired[str]  # path of the model that the run starts from
     horizon: dict[str, int]  # {steps} of the whole run
     run_directory: str  # path
     validation: dict[str, dict[str, Any]]  # {source: {loss and other figures, text: digest of the windows}}
@@ -452,18 +425,6 @@ class ScoredIdentity(TypedDict, total=False):
     baseline: str  # digest of its files; alone
 
 
-class ExchangedContexts(TypedDict, total=False):
-    exchanged_contexts: Scores  # of tasks with choices, after the contexts of other documents
-
-
-class TaskScores(ExchangedContexts):
-    results: Scores
-    groups: dict[str, list[str]]  # the tasks of a group
-    num_fewshot: dict[str, Any]
-    outputs: Files  # logs of the samples
-    task_versions: dict[str, Any]
-
-
 class KnownEvaluation(ScoredIdentity, Include):
     """The identity of an evaluation without its scores."""
 
@@ -475,15 +436,15 @@ class KnownEvaluation(ScoredIdentity, Include):
     chat_template: NotRequired[bool]  # with apply_chat_template: true if the model has one
 
 
-class ScoringLibraries(TypedDict):
-    """Versions."""
-
-    harness: str
+class EvaluationIdentity(KnownEvaluation):
+    results: Scores
+    groups: dict[str, list[str]]  # the tasks of a group
+    num_fewshot: dict[str, Any]
+    exchanged_contexts: NotRequired[Scores]  # of tasks with choices, after the contexts of other documents
+    outputs: Files  # logs of the samples
+    task_versions: dict[str, Any]
+    harness: str  # version, as the next
     vllm: NotRequired[str]
-
-
-class EvaluationIdentity(KnownEvaluation, TaskScores, ScoringLibraries):
-    """The scores of a suite."""
 
 
 class EvaluationRecord(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from stages.lib.contamination.items import Item, read_lines
 from stages.lib.contamination.ngram_index import NgramIndex
 from stages.lib.contamination.rules import RULES, ContaminationRecipe
 from stages.lib.manifest import OverlapsManifest
-from stages.lib.manifest_types import ContaminatedItems, ItemCounts
+from stages.lib.manifest_types import ContaminatedItems
 
 Row = dict[str, Any]
 """An item with an n-gram that was found: `task`, `doc_id`, `ngrams` (how many it has), `found` (which of them), and
@@ -42,9 +42,9 @@ def rows_of(items: Sequence[Item], index: NgramIndex, first: np.ndarray, **place
     return rows
 
 
-def counts_of(items: Sequence[Item], index: NgramIndex) -> dict[str, ItemCounts]:
-    """Return {task: counts}."""
-    counts: dict[str, ItemCounts] = {}
+def counts_of(items: Sequence[Item], index: NgramIndex) -> dict[str, dict[str, int]]:
+    """Return {task: {"n": items, "unchecked": items without an n-gram}}."""
+    counts: dict[str, dict[str, int]] = {}
     for item, ngrams in zip(items, index.of_item, strict=True):
         of_task = counts.setdefault(item.task, {"n": 0, "unchecked": 0})
         of_task["n"] += 1
@@ -73,7 +73,7 @@ def merged(parts: Iterable[Iterable[Row]], recipe: ContaminationRecipe) -> list[
     ]
 
 
-def rates(counts: Mapping[str, ItemCounts], rows: Iterable[Row]) -> dict[str, ContaminatedItems]:
+def rates(counts: dict[str, dict[str, int]], rows: Iterable[Row]) -> dict[str, ContaminatedItems]:
     """Return {task: counts}; the rate is the contaminated share of all items."""
     contaminated = dict.fromkeys(counts, 0)
     for row in rows:

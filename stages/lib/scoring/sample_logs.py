@@ -24,7 +24,7 @@ from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import EvaluationManifest
-from stages.lib.manifest_types import ExchangedContexts, Files, TaskScores
+from stages.lib.manifest_types import Files
 
 if TYPE_CHECKING:
     from stages.lib.scoring.harness import Scored
@@ -180,21 +180,17 @@ class KeptScores:
         """Return the digest of a task's scores and of all that they depend on."""
         return manifest.digest_of([self.keys[task], part])
 
-    def merged(self) -> TaskScores:
+    def merged(self) -> dict[str, Any]:
         """Return the part of the suite's manifest that its tasks make."""
-
-        def of_all(key: str) -> dict[str, Any]:
-            return {name: value for task in self.keys for name, value in self.tasks[task][key].items()}
-
-        exchanged: ExchangedContexts = {"exchanged_contexts": found} if (found := of_all("exchanged_contexts")) else {}
-        return {
-            "results": of_all("results"),
-            "groups": of_all("groups"),
-            "num_fewshot": of_all("num_fewshot"),
-            **exchanged,
-            "outputs": of_all("outputs"),
-            "task_versions": of_all("versions"),
-        }
+        names = ("results", "groups", "versions", "num_fewshot", "exchanged_contexts", "outputs")
+        merged: dict[str, Any] = {name: {} for name in names}
+        for task in self.keys:
+            for name in names:
+                merged[name] |= self.tasks[task][name]
+        merged["task_versions"] = merged.pop("versions")
+        if not merged["exchanged_contexts"]:
+            del merged["exchanged_contexts"]
+        return merged
 
     def delete(self) -> None:
         """Delete the file, whose content the suite's manifest has."""

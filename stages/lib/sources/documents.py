@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest_types import Count, NumberedPart, RecordCounts
+from stages.lib.manifest_types import Count, NumberedPart
 from stages.lib.sources import filters, masks, source
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
@@ -118,22 +118,15 @@ class FilterCounts:
         if filtered and self.num_records == self.num_malformed + self.filtered.total():
             raise nothing_left(self.name, self.malformed + self.filtered)
 
-    def record(self) -> RecordCounts:
+    def record(self) -> dict[str, Any]:
         """Return the counts, with examples, for a manifest's record."""
-        dropped = dict(sorted((self.malformed + self.filtered).items()))
-        counts: RecordCounts = {
-            "records": self.num_records,
-            "malformed": self.num_malformed,
-            "dropped": dropped,
-            "dropped_examples": {reason: self.examples[reason] for reason in dropped},
-        }
-        others: dict[Count, Counter[str]]
+        counts = dict(sorted((self.malformed + self.filtered).items()))
+        examples = {reason: self.examples[reason] for reason in counts}
+        numbers = {"records": self.num_records, "malformed": self.num_malformed}
         others = {"masked": self.masked, "languages": self.languages, "dropped_bytes": self.dropped_bytes}
-        for key, counter in others.items():
-            if counter:
-                counts[key] = dict(sorted((+counter).items()))
-        counts["lengths"] = {str(1 << bits): count for bits, count in sorted(self.lengths.items())}
-        return counts
+        more = {key: dict(sorted((+counter).items())) for key, counter in others.items() if counter}
+        lengths = {str(1 << bits): count for bits, count in sorted(self.lengths.items())}
+        return numbers | {"dropped": counts, "dropped_examples": examples} | more | {"lengths": lengths}
 
 
 def num_bytes(text: str) -> int:

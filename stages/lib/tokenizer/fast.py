@@ -20,7 +20,6 @@ import numpy as np
 from stages.lib import files
 from stages.lib.errors import is_fault
 from stages.lib.log import logger
-from stages.lib.manifest_types import Encoded
 from stages.lib.tokenizer.tokenizer import SPACE, Tokenizer
 
 CHECK_FIRST, CHECK_EVERY = 200, 1000
@@ -67,7 +66,7 @@ class Encoder:
         self.name = f"{library} {importlib.metadata.version(library)}"
 
     @property
-    def record(self) -> Encoded:
+    def record(self) -> dict[str, Any]:
         """Return the entries of a manifest's record."""
         return {"encoder": self.name, "compared_documents": self.compared}
 

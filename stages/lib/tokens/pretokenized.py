@@ -12,7 +12,6 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import PartManifest
-from stages.lib.manifest_types import GivenIds
 from stages.lib.sources.documents import Document, Entry
 from stages.lib.sources.entries import TRAIN, Malformed
 from stages.lib.tokenizer.fast import CHECK_CHARACTERS, CHECK_EVERY, CHECK_FIRST
@@ -86,7 +85,7 @@ class Padding:
         if self.documents:
             logger.warning("source %s: %s ids of padding in %s rows are left out", source, self.ids, self.documents)
 
-    def record(self) -> GivenIds:
+    def record(self) -> dict[str, Any]:
         """Return the entry of a manifest's record; empty without padding."""
         return {"padding": {"documents": self.documents, "ids": self.ids}} if self.documents else {}
 
@@ -140,7 +139,7 @@ class PretokenizedCheck:
                 *(self.source, self.compared - self.same, self.compared),
             )
 
-    def record(self) -> GivenIds:
+    def record(self) -> dict[str, Any]:
         """Return the entry of a manifest's record; empty if no document is pre-tokenized."""
         return {"given_ids": {"compared": self.compared, "same": self.same}} if self.documents else {}
 

@@ -38,7 +38,7 @@ from stages.lib.training.trainer import Run, Trainer, TrainingData
 
 if TYPE_CHECKING:
     from stages.lib.manifest import ModelManifest
-    from stages.lib.manifest_types import InitialPath, ModelIdentity, ModelRecord
+    from stages.lib.manifest_types import ModelIdentity
     from stages.lib.run_directory.lease import Lease
 
 
@@ -130,10 +130,9 @@ def _train(
                     "checkpoint": relative,
                     "outputs": {f"{relative}/{name}": outputs[name] for name in sorted(outputs)},
                 }
-                initial: InitialPath = {} if run.initial is None else {"initial": str(run.initial.path)}
-                record: ModelRecord = {
+                record = {
                     **clock.record(),
-                    **initial,
+                    **({} if run.initial is None else {"initial": str(run.initial.path)}),
                     "horizon": {"steps": run.recipe.steps},
                     "run_directory": os.path.relpath(directory, home),
                     "validation": scores,
