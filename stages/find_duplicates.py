@@ -19,7 +19,7 @@ from stages.lib.log import logger
 from stages.lib.manifest_types import DuplicatesIdentity, EntryOfPart, Files
 from stages.lib.sources import duplicates
 
-REPEATED = ("source", "source_recipe", "part", "parts", "inputs", "documents", "filter_code")
+REPEATED = ("source", "source_recipe", "part", "parts", "inputs", "documents", "filter_code", "classifier")
 """The keys of a part's hashes that the manifest of all parts repeats."""
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from safetensors.numpy import load_file
 
-from stages import hash_documents, sketch, tokenize, train_classifier
+from stages import find_duplicates, hash_documents, sketch, tokenize, train_classifier
 from stages import list as listing
 from stages.lib.sources import spans
 from tests.helpers.data_fixtures import listed, make, of_parts, run, write_jsonl
@@ -154,6 +154,8 @@ def test_another_classifier_changes_all_that_reads_the_source(tmp_path, tokenize
     source = mixed(tmp_path, made, min_score=0.5)
     before = identities()
     assert len({identity["classifier"] for identity in before}) == 1
+    hashes, repeated = tmp_path / "hashes/main/mixed/00000.json", tmp_path / "hashes/main/manifest.json"
+    make(find_duplicates, hashes=[hashes], output=repeated)
     assert verify.main([str(source), "--chain"]) == 0
     said = capsys.readouterr().out
     assert "train_classifier" in said and "1 raw file of fine" in said and "1 raw file of poor" in said
@@ -161,6 +163,9 @@ def test_another_classifier_changes_all_that_reads_the_source(tmp_path, tokenize
     code = run(hash_documents, list=source, part=0, parts=1, output=tmp_path / "hashes/main/mixed/00000.json")
     assert code == 2 and "rerun with -R list" in capsys.readouterr().err
     mixed(tmp_path, made, min_score=0.5)
+    dropping = {"tokenizer": tokenizer, "recipe": {"duplicates": "drop"}, "output": tmp_path / "dropped/00000.json"}
+    assert run(tokenize, list=source, part=0, duplicates=repeated, **dropping) == 2
+    assert "is older than the part's current files; rerun with -R hash_documents" in capsys.readouterr().err
     after = identities()
     assert all(one["classifier"] != other["classifier"] for one, other in zip(before, after, strict=True))
 

@@ -109,18 +109,22 @@ def described_part(part: DocumentsManifest, keys: Iterable[str]) -> DocumentsOfP
     return cast(DocumentsOfPart, {key: identity[key] for key in keys if key in identity})
 
 
+INPUTS = ("inputs", "filter_code", "classifier")
+"""Keys of a part on which its text depends, besides the recipe of its source."""
+
+
 def entry_of_part(
     found: manifest.Manifest[DuplicatesIdentity, Any], part: NumberedPart, option: str, rerun: str
 ) -> EntryOfPart:
     """Return the entry of a part in a manifest of all parts, with its file compared.
 
-    `part`: as it is now. Raises UserError naming the `option` if the
-    manifest has no such part, or one of other files: stage `rerun` makes its inputs.
+    `part`: as it is now. Raises UserError naming the `option` if the manifest has no such part, or one of other text:
+    stage `rerun` makes its inputs.
     """
     for entry in found.identity["parts"]:
         if (entry["source"], entry["part"], entry["parts"]) == (part["source"], part["part"], part["parts"]):
             recipes = [source.comparable(one["source_recipe"]) for one in (entry, part)]
-            if recipes[0] != recipes[1] or any(entry.get(key) != part.get(key) for key in ("inputs", "filter_code")):
+            if recipes[0] != recipes[1] or any(entry.get(key) != part.get(key) for key in INPUTS):
                 raise UserError(f"{option} {found.path} is older than the part's current files; rerun with -R {rerun}")
             manifest.check_content(
                 found.directory / entry["path"], found.identity["outputs"][entry["path"]], found.path
