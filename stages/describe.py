@@ -108,15 +108,17 @@ def digests_of(named: Mapping[str, Manifest]) -> dict[str, str]:
 def read_inputs(arguments: argparse.Namespace) -> CardInputs:
     """Read all manifests. Raises UserError if they do not belong to one model."""
     corpus, lists = manifest.read(arguments.corpus, "index"), read_lists(arguments.lists)
+    scores = [manifest.read(path, "evaluate") for path in arguments.evaluations]
+    rates = [manifest.read(path, "find_contamination") for path in arguments.contamination]
     inputs = CardInputs(
         name=arguments.name,
         model=manifest.read(arguments.model, *manifest.TRAINING),
         export=manifest.read(arguments.export, "convert"),
         corpus=corpus,
         lists=lists,
-        evaluations=card_inputs.by_suite(arguments.evaluations, "--evaluations", "evaluate"),
+        evaluations=card_inputs.by_suite(scores, "--evaluations"),
         baselines=card_inputs.read_baselines(arguments.baselines),
-        contamination=card_inputs.by_suite(arguments.contamination, "--contamination"),
+        contamination=card_inputs.by_suite(rates, "--contamination"),
         licenses=licenses_of(corpus, lists.values(), arguments.licenses),
     )
     card_inputs.check(inputs)

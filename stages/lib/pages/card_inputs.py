@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stages.lib import files, manifest
 from stages.lib.chat import template as chat_template
@@ -25,6 +25,8 @@ from stages.lib.results import curves
 from stages.lib.results.curves import Training
 from stages.lib.results.manifests import name_of_model, stale
 from stages.lib.scoring.inputs import PARITY
+
+AnyManifest = TypeVar("AnyManifest", bound=Manifest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,15 +144,13 @@ def check(inputs: CardInputs) -> None:
             raise UserError(f"--lists must name the list of each source of {corpus.path}: {source} is missing")
 
 
-def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Any]:
+def by_suite(manifests: Iterable[AnyManifest], option: str) -> dict[str, AnyManifest]:
     """Return {suite: manifest} of files that are named by their suite. Raises UserError if a suite is named twice."""
-    read: dict[str, Manifest] = {}
-    for path in paths:
-        result = manifest.read(path, *stages)
-        first = read.setdefault(path.stem, result)
+    read: dict[str, AnyManifest] = {}
+    for result in manifests:
+        first = read.setdefault(result.path.stem, result)
         if first is not result:
-            raise UserError(f"{option} must name each suite once: {first.path} and {path} are of the same suite")
-        _check_results(result)
+            raise UserError(f"{option} must name each suite once: {first.path} and {result.path} are of the same suite")
     return dict(sorted(read.items()))
 
 
@@ -162,16 +162,8 @@ def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, EvaluationManif
     read: dict[str, dict[str, EvaluationManifest]] = {}
     for path in paths:
         result = manifest.read(path, "evaluate")
-        _check_results(result)
         above = path.absolute().parents
         step = result.identity.get("step")
         name = above[1].name if step is None else f"{above[2].name}, step {step}"
         read.setdefault(name, {})[path.stem] = result
     return read
-
-
-def _check_results(result: Manifest) -> None:
-    """Raise UserError if a manifest has no results by task."""
-    results = result.identity.get("results")
-    if not isinstance(results, dict) or not all(isinstance(of_task, dict) for of_task in results.values()):
-        raise UserError(f"{result.path} has no results by task")
