@@ -12,21 +12,12 @@ from stages.lib import files, manifest
 from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
-from stages.lib.manifest import (
-    ContaminationManifest,
-    CorpusManifest,
-    EvaluationManifest,
-    ExportManifest,
-    ListManifest,
-    Manifest,
-    ModelManifest,
-)
 from stages.lib.results import curves
 from stages.lib.results.curves import Training
 from stages.lib.results.manifests import name_of_model, stale
 from stages.lib.scoring.inputs import PARITY
 
-AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+AnyManifest = TypeVar("AnyManifest", bound=manifest.Manifest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +29,13 @@ class CardInputs:
     """
 
     name: str
-    model: ModelManifest
-    export: ExportManifest
-    corpus: CorpusManifest
-    lists: Mapping[str, ListManifest]
-    evaluations: Mapping[str, EvaluationManifest]
-    baselines: Mapping[str, Mapping[str, EvaluationManifest]]
-    contamination: Mapping[str, ContaminationManifest]
+    model: manifest.ModelManifest
+    export: manifest.ExportManifest
+    corpus: manifest.CorpusManifest
+    lists: Mapping[str, manifest.ListManifest]
+    evaluations: Mapping[str, manifest.EvaluationManifest]
+    baselines: Mapping[str, Mapping[str, manifest.EvaluationManifest]]
+    contamination: Mapping[str, manifest.ContaminationManifest]
     licenses: dict[str, str]
 
     @functools.cached_property
@@ -119,7 +110,7 @@ class CardInputs:
         """The training up to the milestone; empty if the run directory is gone."""
         return curves.read(self.run_directory, self.step)
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self) -> list[manifest.Manifest]:
         """Return all manifests that the card is made from."""
         baselines = [scores for suites in self.baselines.values() for scores in suites.values()]
         several = [*self.lists.values(), *self.evaluations.values(), *self.contamination.values(), *baselines]
@@ -154,12 +145,12 @@ def by_suite(manifests: Iterable[AnyManifest], option: str) -> dict[str, AnyMani
     return dict(sorted(read.items()))
 
 
-def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, EvaluationManifest]]:
+def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, manifest.EvaluationManifest]]:
     """Return {name: {suite: scores}} of other models.
 
     NAME/CORPUS/SUITE.json is of a baseline NAME, RUN/eval/00000300/SUITE.json of step 300 of a run.
     """
-    read: dict[str, dict[str, EvaluationManifest]] = {}
+    read: dict[str, dict[str, manifest.EvaluationManifest]] = {}
     for path in paths:
         result = manifest.read(path, "evaluate")
         above = path.absolute().parents

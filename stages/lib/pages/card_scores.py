@@ -78,10 +78,10 @@ def _comparisons(inputs: CardInputs) -> Iterator[str]:
 
 def _best_reader(evaluation: EvaluationManifest, task: str) -> str:
     """Return the trivial reader with the best score of a task that was made here."""
-    local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task)
-    if local is None or not readers:
-        return "-"
+    local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task, {})
     values = {name: score["value"] for name, score in readers.items() if score["value"] is not None}
+    if local is None or not values:
+        return "-"
     best = (min if local.lower_is_better else max)(values, key=lambda name: values[name])
     return f"{values[best]:.3f} ({code(best)})"
 
