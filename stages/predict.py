@@ -20,6 +20,7 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.log import logger
+from stages.lib.manifest_types import PredictionIdentity
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace, recipe: PredictRecipe) -> None:
     results = {name: result(made, parameters, recipe.tokens) for name, made in predictions.items()}
     for name, found in results.items():
         logger.info("%s of %s: %.4g (%.4g to %.4g)", name, recipe.target, found["value"], found["low"], found["high"])
-    known: dict[str, Any] = {
+    known: PredictionIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "corpus": corpus.digest,
         "models": {rung.name: made.digest for rung, made in zip(rungs, models, strict=True)},

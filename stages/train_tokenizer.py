@@ -30,7 +30,8 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Clock, Manifest
+from stages.lib.manifest import Clock, ListManifest
+from stages.lib.manifest_types import FillInTheMiddleIds, TokenizerIdentity, TokenizerRecord
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, source, spans
 from stages.lib.sources.documents import FilterCounts
@@ -158,13 +159,13 @@ def package_custom(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock
     package = custom.package_of(Path(recipe.path), recipe.bos, recipe.eos, where, recipe.sentinels)
     tokenizers.write_files(directory, package, recipe.bos, recipe.eos, custom.unknown_of(package))
     custom.check_written(directory, where)
-    identity_ = {
+    identity_: TokenizerIdentity = {
         # not the file's path: its content is in the outputs
         "recipe": {key: value for key, value in recipes.written(recipe, "identity").items() if key != "path"},
         **custom.identity_of(package, recipe.bos, recipe.eos, recipe.sentinels),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
-    record = clock.record(taken={"path": recipe.path, **manifest.describe(recipe.path)})
+    record: TokenizerRecord = {**clock.record(), "taken": {"path": recipe.path, **manifest.describe(recipe.path)}}
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
@@ -184,23 +185,28 @@ def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) 
         file.write(model)
     processor = _processor(model)
     tokenizers.write_package(directory, processor, recipe.model, [*recipe.sentinels.values()])
-    identity_ = {
+    identity_: TokenizerIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "sample": files.sha256_bytes(sample),
         "vocab_size": len(processor),
         "unk": UNK,
         "bos": BOS,
         "eos": EOS,
-        **_ids_of(recipe.sentinels, processor),
+        **_sentinels(recipe.sentinels, processor),
         # not the .model, which holds its trainer's arguments as well: the pieces determine a tokenizer
         "pieces": manifest.digest_of({"pieces": tokenizers.pieces_of(processor)}),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
-    record = clock.record(model_bytes=len(model), model_sha256=files.sha256_bytes(model), sample_bytes=len(sample))
+    record: TokenizerRecord = {
+        **clock.record(),
+        "model_bytes": len(model),
+        "model_sha256": files.sha256_bytes(model),
+        "sample_bytes": len(sample),
+    }
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
-def _ids_of(sentinels: Mapping[str, str], processor: sentencepiece.SentencePieceProcessor) -> dict[str, dict[str, int]]:
+def _sentinels(sentinels: Mapping[str, str], processor: sentencepiece.SentencePieceProcessor) -> FillInTheMiddleIds:
     if not sentinels:
         return {}
     return {"fill_in_the_middle": {name: processor.piece_to_id(piece) for name, piece in sentinels.items()}}
@@ -210,7 +216,7 @@ def _sample_bytes(weights: Mapping[str, float], sample_mb: float) -> dict[str, i
     return {name: int(sample_mb * 1e6 * weight / sum(weights.values())) for name, weight in weights.items()}
 
 
-def _sample(listed: Manifest, recipe: source.SourceRecipe, limit: int) -> bytes:
+def _sample(listed: ListManifest, recipe: source.SourceRecipe, limit: int) -> bytes:
     """Return whole training documents of a source up to `limit` bytes, one after the other.
 
     Files are taken in the order of their names' hashes, so that the sample does not depend on the alphabet.

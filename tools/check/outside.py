@@ -16,7 +16,7 @@ from stages.lib import files, manifest
 from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.files import Sha256
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ListManifest, Manifest
 from stages.lib.scoring import inputs, scored_model
 from stages.lib.sources import source, storage
 from stages.lib.sources.kinds.registry import kind_of
@@ -105,7 +105,7 @@ class Outside:
             found = [self._sentence(path, made, sha256) for path, made in chosen.items() if made.stage == "list"]
         return [sentence for sentence in found if sentence is not None]
 
-    def _sentence(self, path: str, made: Manifest, sha256: Sha256) -> str | None:
+    def _sentence(self, path: str, made: ListManifest, sha256: Sha256) -> str | None:
         where = self.parts[path]["recipe"]
         recipe = self.recipes[where]
         local = [pattern for pattern in recipe.paths if not storage.is_remote(pattern.removeprefix("file://"))]
@@ -170,7 +170,7 @@ class Outside:
                 yield file
 
 
-def _digest_of_examples(listed: Manifest, root: Path, sha256: Sha256) -> str | None:
+def _digest_of_examples(listed: ListManifest, root: Path, sha256: Sha256) -> str | None:
     """Return the digest that `sources.examples` gives the files of a list; None if one is remote or missing."""
     described = []
     for file in listed.identity["files"]:

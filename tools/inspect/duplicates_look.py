@@ -80,7 +80,7 @@ def _key(row: dict[str, Any], which: str) -> Key:
     return row[f"{which}_source"], row[f"{which}_part"], row[f"{which}_number"]
 
 
-def _texts(found: manifest.Manifest, rows: Sequence[dict[str, Any]]) -> dict[Key, str]:
+def _texts(found: manifest.NearDuplicatesManifest, rows: Sequence[dict[str, Any]]) -> dict[Key, str]:
     """Return the texts of the documents of some rows; each part is read up to the last one of it."""
     wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
     for row, which in itertools.product(rows, WHICH):

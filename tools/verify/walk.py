@@ -14,7 +14,7 @@ from typing import Any
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import CARD_MANIFEST
-from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.manifest import TRAINING, CorpusManifest, Manifest, PartManifest
 from stages.lib.sources import source, storage
 from stages.lib.space import amount
 from stages.registry import STAGES, producer
@@ -62,7 +62,7 @@ def _digests(value: Any, name: str) -> Iterator[tuple[str, str]]:
 DUPLICATES = {"duplicates": "hashes", "near_duplicates": "near_duplicates"}
 
 
-def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]:
+def parts_of(corpus: CorpusManifest, places: Places) -> Iterator[PartManifest | UserError]:
     """Yield the manifests of the parts that hold the files of a corpus, an error in place of one that differs."""
     beside = corpus.record.get("files", {})  # made by the index, of no part
     files = {name: file for name, file in payload.files_of(corpus).items() if name not in beside}
@@ -88,7 +88,7 @@ def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]
             yield UserError(f"{corpus.path} has no files of the source {name}")
 
 
-def duplicates_of(part: Manifest, places: Places) -> Iterator[Manifest]:
+def duplicates_of(part: PartManifest, places: Places) -> Iterator[Manifest]:
     """Yield the manifests of the exact and of the near duplicates that a part left out, if it left out any.
 
     Raises UserError if one is missing, or lists others.
@@ -255,7 +255,7 @@ class Walk:
             return
         yield from self.lines(initial, depth)
 
-    def _of_part(self, result: Manifest, depth: int) -> Iterator[str]:
+    def _of_part(self, result: PartManifest, depth: int) -> Iterator[str]:
         """Yield the lines of a part's list, raw files and duplicates."""
         link = Link(
             "list", result.record["list"], self.places.root / "sources" / result.identity["source"] / "list.json"

@@ -34,7 +34,7 @@ from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.run_directory.run_identity import OWNER_KEYS, RunIdentity
 
 if TYPE_CHECKING:
-    from stages.lib.manifest import Manifest
+    from stages.lib.manifest import ModelManifest
     from stages.lib.run_directory.lease import Lease
 
 
@@ -56,7 +56,7 @@ class CheckpointManager:
         keep: int,
         checkpointer: AsyncCheckpointer,
         lease: Lease | None,
-        previous: Manifest | None = None,
+        previous: ModelManifest | None = None,
     ) -> None:
         self.directory, self.identity, self.keep, self.previous = directory, identity, keep, previous
         self.checkpointer, self.lease = checkpointer, lease
@@ -116,7 +116,7 @@ class CheckpointManager:
                 )
         return descendants
 
-    def _no_descendant(self, previous: Manifest) -> str:
+    def _no_descendant(self, previous: ModelManifest) -> str:
         directory = directory_of(self.directory, previous.identity["step"])
         found = "is missing"
         if directory.exists():

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stages.lib import recipe as recipes
-from stages.lib.manifest import Split
+from stages.lib.manifest_types import Split
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.pages.data import SourceText, most, text_of
 from stages.lib.render import numbers

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stages.lib.manifest import Manifest, Score
+from stages.lib.manifest import ContaminationManifest, EvaluationManifest
+from stages.lib.manifest_types import Score
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.render import numbers
 from stages.lib.render.markdown import code, escaped, listed, markdown_table
@@ -17,7 +18,7 @@ from stages.lib.scoring.aggregations import BITS_OF_ANSWER
 from stages.lib.scoring.tasks import local_tasks
 
 
-def scores_of(evaluations: Mapping[str, Manifest]) -> list[ScoreRow]:
+def scores_of(evaluations: Mapping[str, EvaluationManifest]) -> list[ScoreRow]:
     """Return the scores of all suites; of a local task only the metrics that tables show."""
     rows = [row for suite, evaluation in evaluations.items() for row in rows_of(evaluation, suite)]
     local = {row["task"]: local_tasks.find(row["task"]) for row in rows}
@@ -75,18 +76,18 @@ def _comparisons(inputs: CardInputs) -> Iterator[str]:
             yield f"- Compared with {escaped(name)}: {'; '.join(sentences)}."
 
 
-def _best_reader(evaluation: Manifest, task: str) -> str:
+def _best_reader(evaluation: EvaluationManifest, task: str) -> str:
     """Return the trivial reader with the best score of a task that was made here."""
-    local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task)
-    values = {name: score["value"] for name, score in (readers or {}).items() if score["value"] is not None}
+    local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task, {})
+    values = {name: score["value"] for name, score in readers.items() if score["value"] is not None}
     if local is None or not values:
         return "-"
     best = (min if local.lower_is_better else max)(values, key=lambda name: values[name])
     return f"{values[best]:.3f} ({code(best)})"
 
 
-def _contaminated(evaluation: Manifest | None, task: str) -> str:
-    found: dict[str, Any] | None = evaluation.identity["results"].get(task) if evaluation else None
+def _contaminated(contamination: ContaminationManifest | None, task: str) -> str:
+    found = contamination.identity["results"].get(task) if contamination else None
     return f"{found['rate']:.1%} ({found['contaminated']:,} of {found['n']:,})" if found else "-"
 
 
@@ -114,7 +115,7 @@ def _settings(inputs: CardInputs) -> Iterator[str]:
         yield f"- Suite {code(suite)}: {', '.join(facts)}."
 
 
-def _harness(evaluation: Manifest) -> str:
+def _harness(evaluation: EvaluationManifest) -> str:
     return evaluation.identity.get("harness") or evaluation.record.get("versions", {}).get(
         "lm_eval", "of unknown version"
     )

@@ -9,7 +9,8 @@ from html import escape
 from pathlib import Path
 
 from stages.lib import manifest
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest, Manifest, ModelManifest, PartManifest
+from stages.lib.manifest_types import SPLITS
 from stages.lib.pages.inputs import ReportInputs
 from stages.lib.render.numbers import duration
 from stages.lib.render.page import Block, Graph, Section
@@ -37,10 +38,10 @@ def section(inputs: ReportInputs) -> Section | None:
     return Section(category=CATEGORY, title="Provenance", blocks=blocks)
 
 
-def parts_of(corpus: Manifest) -> Iterator[Manifest]:
+def parts_of(corpus: CorpusManifest) -> Iterator[PartManifest]:
     """Yield the manifests of a corpus' parts that are still there."""
-    splits = [split for source in corpus.identity["sources"].values() for split in source.values()]
-    shards = [shard["path"] for split in splits if isinstance(split, dict) for shard in split.get("shards", ())]
+    sources = corpus.identity["sources"].values()
+    shards = [shard["path"] for source in sources for split in SPLITS for shard in source[split]["shards"]]
     for part in dict.fromkeys(Path(path).parent.as_posix() for path in shards):
         path = corpus.directory / f"{part}.json"
         if path.exists():
@@ -223,7 +224,7 @@ def _nodes(inputs: ReportInputs) -> dict[str, Node]:
     return nodes
 
 
-def _before(inputs: ReportInputs, model: Manifest, previous: str | None) -> Iterator[str]:
+def _before(inputs: ReportInputs, model: ModelManifest, previous: str | None) -> Iterator[str]:
     """The jobs that a milestone reads: the milestone before, or the corpus and the model that it starts from."""
     if previous:
         yield previous

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ModelManifest
 from stages.lib.pages.inputs import ReportInputs
 from stages.lib.pages.scores import contaminated, lines_of, tuning
 from stages.lib.render import numbers, table
@@ -73,7 +73,7 @@ def _run(inputs: ReportInputs, name: str) -> list[str]:
     return [f"Run {name}: {', '.join(parts) or 'scores only'}", *lines]
 
 
-def _tuned(model: Manifest, origin: ModelKey | None) -> str:
+def _tuned(model: ModelManifest, origin: ModelKey | None) -> str:
     """Return in words what a model was tuned from, and how."""
     place = model.record.get("initial")
     name = "{} at step {}".format(*origin) if origin else place or "another model"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import PredictionManifest
 from stages.lib.pages.inputs import ReportInputs, training_chart
 from stages.lib.render.chart import Chart, Line, Point
 from stages.lib.render.page import Block, Notes, Section
@@ -183,7 +183,7 @@ def _ladder_cells(row: Mapping[str, Any]) -> list[str]:
     return [row["ladder"], row["target"], outcome.NAMES[row["measure"]], *numbers, *outcome_cells, *held_out]
 
 
-def _ladder_chart(prediction: Manifest, measured: Mapping[str, float]) -> Chart:
+def _ladder_chart(prediction: PredictionManifest, measured: Mapping[str, float]) -> Chart:
     figure, name = outcome.figure(prediction, measured), prediction.path.stem
     target = figure["target"]
     level = f"{target['level']:.0%}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ModelManifest
 from stages.lib.results.manifests import Results, name_of_model
 from stages.lib.results.scores import ScoreRow, columns_of, lower_is_better
 
@@ -33,7 +33,7 @@ def recipes_of(results: Results, expected: Mapping[str, Any]) -> dict[str, tuple
     }
 
 
-def _recipe(model: Manifest, run: Mapping[str, Any]) -> Recipe:
+def _recipe(model: ModelManifest, run: Mapping[str, Any]) -> Recipe:
     steps = model.record.get("horizon", {}).get("steps") or model.identity["step"]
     corpus = run.get("corpus") or model.identity.get("corpus", "")[:DIGITS]
     more = {"steps": steps, "corpus": corpus, "initial": name_of_model(model.record.get("initial"))}

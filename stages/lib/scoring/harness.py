@@ -20,7 +20,7 @@ import numpy as np
 from stages.lib import log
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Score, Scores
+from stages.lib.manifest_types import Score, Scores
 from stages.lib.scoring import aggregations, answers, task_code
 from stages.lib.scoring.answers import Sample
 from stages.lib.scoring.task_code import UNTRUSTED, Trust

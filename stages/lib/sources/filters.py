@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stages.lib.errors import UserError
 from stages.lib.files import sha256_bytes
+from stages.lib.manifest_types import FilterCode
 from stages.lib.recipe import identity
 from stages.lib.sources import classifier, quality_rules
 from stages.lib.sources.quality_rules import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
@@ -293,16 +294,15 @@ def _module_of(custom: CustomFilter) -> str:
     return custom.function.rpartition(".")[0]
 
 
-def code_of(recipe: FilterRecipe) -> dict[str, str]:
-    """Return what else the filters depend on, for an identity: {"filter_code": sha256 of the module of the recipe's own
-    function}, {"classifier": digest}; {} without them.
+def code_of(recipe: FilterRecipe) -> FilterCode:
+    """Return what else the filters depend on, for an identity; {} without a classifier and a function of the recipe's.
 
     Raises UserError if the module does not exist, or the classifier is missing or another one.
     """
     if recipe.quality is not None:
         place = _placed(recipe.quality)
         classifier.read(place.manifest, place.digest)
-        return {"classifier": place.digest} | code_of(dataclasses.replace(recipe, quality=None))
+        return {"classifier": place.digest, **code_of(dataclasses.replace(recipe, quality=None))}
     if recipe.custom is None:
         return {}
     name = _module_of(recipe.custom)
