@@ -41,7 +41,7 @@ def section(inputs: ReportInputs) -> Section | None:
 
 
 def _drawn(inputs: ReportInputs) -> Iterator[Block]:
-    rows = [row for name, model in inputs.last_models().items() for row in _drawn_by(inputs, name, model)]
+    rows = [row for name, model in inputs.results.last_models().items() for row in _drawn_by(inputs, name, model)]
     titles = ["run", "source", "planned", "seen", "tokens drawn", "epochs"]
     caption = (
         "Tokens that each run drew from its sources up to its last step. An epoch is all training text of a source."
@@ -291,7 +291,7 @@ def seen_mix(inputs: ReportInputs, run_name: str) -> dict[str, float]:
 
 def mix_in_words(inputs: ReportInputs, run_name: str) -> str:
     """Return the mix of a run as text, the largest share first: "code 67%, prose 33%"."""
-    model = inputs.last_models()[run_name]
+    model = inputs.results.last_models()[run_name]
     mix = seen_mix(inputs, run_name) or planned_mix(model)
     ranked = sorted(mix.items(), key=lambda share: -share[1])
     return ", ".join(f"{source} {share:.0%}" for source, share in ranked) or "-"
@@ -302,7 +302,7 @@ def mix_bars(inputs: ReportInputs) -> Iterator[Block]:
     rows: list[tuple[str, str, Mapping[str, float]]] = []
     runs: dict[str, list[str]] = {}  # those of the same mix are one
     mixes: dict[str, Any] = {}
-    for name, model in inputs.last_models().items():
+    for name, model in inputs.results.last_models().items():
         of_run = {"planned": planned_mix(model), "seen": seen_mix(inputs, name)}
         key = repr([{source: round(share, 2) for source, share in mix.items()} for mix in of_run.values()])
         mixes.setdefault(key, of_run)

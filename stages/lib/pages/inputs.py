@@ -166,14 +166,10 @@ class ReportInputs:
     plan: Mapping[str, Any]
     directory: Path
 
-    def last_models(self) -> dict[str, manifest.ModelManifest]:
-        """Return the newest model of each run."""
-        return {name: model for (name, _), model in self.results.models.items()}  # sorted by step: the last one stays
-
     def parameters(self, run_name: str) -> int | None:
         """Return the number of parameters of a run's newest export; None without one."""
-        exports = [export for (name, _), export in self.results.exports.items() if name == run_name]
-        return exports[-1].record.get("parameters") if exports else None
+        export = self.results.last_exports().get(run_name)
+        return export.record.get("parameters") if export else None
 
     def corpus_of(self, model: manifest.ModelManifest) -> manifest.CorpusManifest | None:
         """Return the manifest of a model's corpus; None if it is not among these."""

@@ -27,14 +27,10 @@ def section(inputs: ReportInputs) -> Section | None:
     if not manifests:
         return None
     manifests += [part for corpus in inputs.corpora.values() for part in parts_of(corpus)]
-    blocks = [
-        *_graph(inputs),
-        *_raw(inputs),
-        *_chain(inputs),
-        *_code(manifests),
-        *_environment(manifests),
-        *_durations(manifests),
-    ]
+    blocks = [*_raw(inputs), *_chain(inputs), *_code(manifests), *_environment(manifests), *_durations(manifests)]
+    if svg := graph_svg(inputs):
+        caption = "From raw files to scores: an arrow is a manifest that the next stage read."
+        blocks = [Graph(svg=svg, caption=caption), *blocks]
     return Section(category=CATEGORY, title="Provenance", blocks=blocks)
 
 
@@ -46,12 +42,6 @@ def parts_of(corpus: CorpusManifest) -> Iterator[PartManifest]:
         path = corpus.directory / f"{part}.json"
         if path.exists():
             yield manifest.read(path, "tokenize")
-
-
-def _graph(inputs: ReportInputs) -> Iterator[Block]:
-    svg = graph_svg(inputs)
-    if svg:
-        yield Graph(svg=svg, caption="From raw files to scores: an arrow is a manifest that the next stage read.")
 
 
 def _raw(inputs: ReportInputs) -> Iterator[Block]:
@@ -194,7 +184,10 @@ def graph_svg(inputs: ReportInputs) -> str:
     nodes = _nodes(inputs)
     if not 0 < len(nodes) <= LARGEST:
         return ""
-    _place(nodes)
+    rows: dict[int, int] = {}
+    for node in nodes.values():
+        node.row = rows.get(node.column, 0)
+        rows[node.column] = node.row + 1
     width, height = (max(node.box[edge] for node in nodes.values()) for edge in (2, 3))
     lines = "".join(_arrow(nodes[before], node) for node in nodes.values() for before in node.inputs if before in nodes)
     boxes = "".join(map(_box, nodes.values()))
@@ -234,13 +227,6 @@ def _before(inputs: ReportInputs, model: ModelManifest, previous: str | None) ->
     origin = inputs.results.tuned_from(model.path.absolute().parents[1].name)
     if origin:
         yield inputs.results.models[origin].digest
-
-
-def _place(nodes: dict[str, Node]) -> None:
-    rows: dict[int, int] = {}
-    for node in nodes.values():
-        node.row = rows.get(node.column, 0)
-        rows[node.column] = node.row + 1
 
 
 def _arrow(before: Node, node: Node) -> str:

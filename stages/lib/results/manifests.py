@@ -77,6 +77,14 @@ class Results:
         """Return the names of the runs, sorted."""
         return sorted({key[0] for kind in (self.models, self.exports, self.evaluations) for key in kind})
 
+    def last_models(self) -> dict[str, ModelManifest]:
+        """Return the newest model of each run."""
+        return {name: model for (name, _), model in self.models.items()}  # sorted by step: the last one stays
+
+    def last_exports(self) -> dict[str, ExportManifest]:
+        """Return the newest export of each run."""
+        return {name: export for (name, _), export in self.exports.items()}
+
     def tuned_from(self, run_name: str) -> ModelKey | None:
         """Return (run, step) of the model that a run was fine-tuned from; None if it is not among these models."""
         tuned = [result for (name, _), result in self.models.items() if name == run_name and result.stage == "finetune"]

@@ -25,11 +25,10 @@ def recipes_of(results: Results, expected: Mapping[str, Any]) -> dict[str, tuple
     Beside the identity of its recipe it has `steps`, `corpus` and `initial`. `expected`: the data of --expect, whose
     `defaults` fill the keys that manifests leave out: without them a key that is missing has no value.
     """
-    newest = {name: model for (name, _), model in results.models.items()}  # sorted by step: the last one stays
     defaults, runs = expected.get("defaults", {}), expected.get("runs", {})
     return {
         name: (model.stage, defaults.get(model.stage, {}) | _recipe(model, runs.get(name, {})))
-        for name, model in newest.items()
+        for name, model in results.last_models().items()
     }
 
 

@@ -45,6 +45,12 @@ def find(name: str) -> LocalTask | None:
     return next((task for task in TASKS if task.matches(harness_task)), None)
 
 
+def chance_of(name: str, metric: str) -> float | None:
+    """Return what guessing scores in a local task, by its main metric; None for all others."""
+    task = find(name)
+    return task.chance if task is not None and task.metric == metric else None
+
+
 def write(
     directory: Path, names: Collection[str], corpus: CorpusManifest, pairs: PairSource | None, options: TaskOptions
 ) -> dict[str, ReaderScores]:
