@@ -4,6 +4,7 @@ What our models do not support is refused by its key; keys that change no logit 
 ignored. A missing key has the default of transformers.
 """
 
+import argparse
 import dataclasses
 import json
 import math
@@ -102,6 +103,11 @@ def model_identity(path: Path | str, overrides: dict[str, Any]) -> dict[str, Any
     model_config, _ = read_config(files.read_json(file), file)
     keys = recipe.written(model_config, "identity") | overrides
     return recipe.written(recipe.load(ARCHITECTURES, keys, "model"), "identity")
+
+
+def keys_of_option(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the recipe keys that --model-config gives; those of --recipe override them."""
+    return {} if arguments.model_config is None else {"model": model_identity(arguments.model_config, {})}
 
 
 def _value(config: dict[str, Any], name: str, architecture: type[ModelRecipe], path: Path | str) -> Any:
