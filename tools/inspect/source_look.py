@@ -133,7 +133,7 @@ def show(
     if left_out:
         print(f"left out of its directories: {source.counted(left_out)}")
     places = sampling.places(recipe, files, at_most)
-    sizes, root = {file["name"]: file["bytes"] for file in files}, source.root_of(recipe)
+    sizes, root = {file["name"]: file["bytes"] for file in files}, kind_of(recipe).root()
     for path in {span.name: None for place in places if listed is not None for span in place.spans}:
         size = storage.status(path if storage.is_remote(path) else root / path).bytes
         if size != sizes[path]:

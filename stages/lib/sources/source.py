@@ -114,11 +114,6 @@ def comparable(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in recipe.items() if key not in FORMER_IDENTITY}
 
 
-def root_of(recipe: SourceRecipe) -> Path:
-    """Return the directory to which the file names of a source are relative."""
-    return kind_of(recipe).root()
-
-
 def check_paths(where: str, recipe: SourceRecipe) -> None:
     """Raise UserError if a local path of a source matches no file; it stops at the first file of each path.
 
