@@ -17,6 +17,7 @@ from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.files import Sha256
 from stages.lib.manifest import ListManifest, Manifest
+from stages.lib.render.numbers import several
 from stages.lib.scoring import inputs, scored_model
 from stages.lib.sources import source, storage
 from stages.lib.sources.kinds.registry import kind_of
@@ -126,11 +127,11 @@ class Outside:
                 touched[name] = size
         unknown = ""
         if sum(touched.values()) > HASHED_BYTES:
-            unknown = f"{_number(len(touched), 'file')} with another time, too large to compare here"
+            unknown = f"{several(len(touched), 'file')} with another time, too large to compare here"
         elif touched:
             changed += self._changed(path, recipe, touched, sha256)
         states = [(changed, "changed"), (new, "new"), (gone, "missing")]
-        counted = [f"{_number(len(names), 'file')} {state}" for names, state in states if names]
+        counted = [f"{several(len(names), 'file')} {state}" for names, state in states if names]
         counted += [unknown] if unknown else []
         if not counted:
             return None
@@ -179,7 +180,3 @@ def _digest_of_examples(listed: ListManifest, root: Path, sha256: Sha256) -> str
         described.append({**file, "sha256": sha256(root / file["name"])})
     known = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": described}
     return manifest.digest_of(known)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
