@@ -6,7 +6,7 @@ import difflib
 import itertools
 import shutil
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def show(path: Path, count: int) -> None:
     total = sum(part["documents"] for part in found.identity["parts"])
     print(f"{table.num_rows:,} of {total:,} documents were removed as near duplicates")
     pairs = zip(*(table.column(name).to_pylist() for name in ("removed_source", "kept_source")), strict=True)
-    for (removed, kept), number in sorted(_counted(pairs).items()):
+    for (removed, kept), number in sorted(Counter(pairs).items()):
         print(f"  {number:,} of {removed}, for documents of {kept}")
     for reason, number in found.record["refused"].items():
         print(f"  {number:,} pairs of candidates stay by {reason}")
@@ -67,13 +67,6 @@ WHICH = ("removed", "kept")
 Key = tuple[str, int, int]
 Side = tuple[str, str, str]
 """A title of a document, its id and its text."""
-
-
-def _counted(pairs: Any) -> dict[tuple[str, str], int]:
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for pair in pairs:
-        counts[pair] += 1
-    return counts
 
 
 def _key(row: dict[str, Any], which: str) -> Key:

@@ -16,10 +16,10 @@ HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HOME / "workflow"))
 
 from scripts.config.sections import Config  # noqa: E402
+from stages.lib.manifest import TRAINING  # noqa: E402
 from stages.lib.recipe_schema import json_schema  # noqa: E402
 
 Schema = dict[str, Any]
-TRAININGS = ("pretrain", "finetune")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 INTRODUCTION = """\
@@ -136,7 +136,7 @@ def main(directory: Path | str = HOME) -> None:
     page = readme(schema)
     runs = schema["properties"]["runs"]
     # keys of both trainings are written once
-    pretrain, finetune = (runs["additionalProperties"]["properties"][name]["properties"] for name in TRAININGS)
+    pretrain, finetune = (runs["additionalProperties"]["properties"][name]["properties"] for name in TRAINING)
     for key in [key for key, part in finetune.items() if pretrain.get(key) == part]:
         finetune[key] = {"$ref": f"#/properties/runs/additionalProperties/anyOf/0/properties/pretrain/properties/{key}"}
     # a run that copies another may lack any key, and remove keys by null
