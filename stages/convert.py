@@ -36,7 +36,8 @@ from stages.lib.recipe import identity, operation
 if TYPE_CHECKING:
     from stages.lib.checkpoints.adapter import Adapter
     from stages.lib.huggingface.export import Read
-    from stages.lib.manifest import Manifest
+    from stages.lib.manifest import CorpusManifest, ModelManifest, TokenizerManifest
+    from stages.lib.manifest_types import ExportCounts, ExportIdentity, ExportRecord, KnownExport
     from stages.lib.model.model_recipe import ModelRecipe
 
     Weights = tuple[Read, Adapter | None]
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     corpus = manifest.read(arguments.corpus, "index")
     tokenizer = manifest.read(arguments.tokenizer, "train_tokenizer")
     check_inputs(model, corpus, tokenizer)
-    expected = {
+    expected: KnownExport = {
         "recipe": recipes.written(recipe, "identity"),
         "model": model.digest,
         "tokenizer": tokenizer.digest,
@@ -102,9 +103,11 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
         outputs = publish(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    record = clock.record(**counts, parity=parity, files=manifest.described([directory / PARITY], directory))
-    manifest.write(directory / KEPT, arguments.stage_name, {**expected, "outputs": outputs}, record)
-    manifest.write(arguments.output, arguments.stage_name, {**expected, "outputs": outputs}, record)
+    exported: ExportIdentity = {**expected, "outputs": outputs}
+    described = manifest.described([directory / PARITY], directory)
+    record: ExportRecord = {**clock.record(), **counts, "parity": parity, "files": described}
+    for path in (directory / KEPT, arguments.output):
+        manifest.write(path, arguments.stage_name, exported, record)
 
 
 def _passed(parity: Path) -> bool:
@@ -115,14 +118,14 @@ def _passed(parity: Path) -> bool:
         return False
 
 
-def check_inputs(model: Manifest, corpus: Manifest, tokenizer: Manifest) -> None:
+def check_inputs(model: ModelManifest, corpus: CorpusManifest, tokenizer: TokenizerManifest) -> None:
     """Raise UserError if the three do not belong together, or a file of the checkpoint is missing or changed."""
     if corpus.identity["tokenizer"]["digest"] != tokenizer.digest:
         raise UserError(f"--tokenizer {tokenizer.path} is not the tokenizer of --corpus {corpus.path}")
-    trained_on = {name: model.identity.get(name) for name in ("corpus", "tokenizer")}
-    for name, other in (("corpus", corpus), ("tokenizer", tokenizer)):
-        if trained_on[name] != other.digest:
-            raise UserError(f"--model {model.path} was trained on a different {name} than --{name} {other.path}")
+    if model.identity["corpus"] != corpus.digest:
+        raise UserError(f"--model {model.path} was trained on a different corpus than --corpus {corpus.path}")
+    if model.identity["tokenizer"] != tokenizer.digest:
+        raise UserError(f"--model {model.path} was trained on a different tokenizer than --tokenizer {tokenizer.path}")
     for name, described in model.identity["outputs"].items():
         path = model.output(name)
         if files.sha256_file(path) != described["sha256"]:
@@ -136,17 +139,17 @@ def write_export(
     directory: Path,
     recipe: ConvertRecipe,
     weights: Weights,
-    model: Manifest,
-    corpus: Manifest,
-    tokenizer: Manifest,
-) -> dict[str, int]:
+    model: ModelManifest,
+    corpus: CorpusManifest,
+    tokenizer: TokenizerManifest,
+) -> ExportCounts:
     """Write weights, config and tokenizer; returns the numbers of parameters (all, and per token) and of token ids."""
     from stages.lib.huggingface import export, tokenizer_files
     from stages.lib.model import flops
 
     model_config, described, (read, adapter) = model_config_of(model), corpus.identity["tokenizer"], weights
     vocab_size = rows_of(model, corpus)
-    counts = {
+    counts: ExportCounts = {
         "parameters": export.write_weights(directory, model_config, vocab_size, read, recipe.dtype, recipe.shard_mb),
         "vocab_size": vocab_size,
     }
@@ -162,7 +165,7 @@ def write_export(
 
 
 def settings_of(
-    recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest
+    recipe: ConvertRecipe, model: ModelManifest, corpus: CorpusManifest, tokenizer: TokenizerManifest
 ) -> dict[str, dict[str, Any]]:
     """Return {name: content} of config.json, generation_config.json and tokenizer_config.json.
 
@@ -175,7 +178,7 @@ def settings_of(
 
     model_config, pad = model_config_of(model), tokenizer.identity.get("unk")
     described, rows = corpus.identity["tokenizer"], rows_of(model, corpus)
-    config = config_json.config_of(model_config, described | {"vocab_size": rows}, recipe.dtype, pad)
+    config = config_json.config_of(model_config, {**described, "vocab_size": rows}, recipe.dtype, pad)
     package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
     pad_token = special_tokens(tokenizer)["pad_token"]
     package |= {"pad_token": pad_token, "model_max_length": model_config.max_position_embeddings}
@@ -189,14 +192,14 @@ def settings_of(
     return settings
 
 
-def model_config_of(model: Manifest) -> ModelRecipe:
+def model_config_of(model: ModelManifest) -> ModelRecipe:
     """The model config of a milestone's manifest."""
 
     where = f"{model.path}: identity.recipe.model"
     return recipes.load(ARCHITECTURES, model.identity["recipe"]["model"], where)
 
 
-def rows_of(model: Manifest, corpus: Manifest) -> int:
+def rows_of(model: ModelManifest, corpus: CorpusManifest) -> int:
     """The rows of the embedding in the checkpoint of a milestone's manifest: of the tokenizer's ids, or more."""
     from stages.lib.checkpoints.commit import read_commit
 
@@ -204,7 +207,7 @@ def rows_of(model: Manifest, corpus: Manifest) -> int:
     return rows
 
 
-def checkpoint_of(model: Manifest) -> Path:
+def checkpoint_of(model: ModelManifest) -> Path:
     """The directory of the checkpoint of a milestone's manifest."""
     return model.directory / model.identity["checkpoint"]
 
@@ -213,9 +216,9 @@ def check_parity(
     partial: Path,
     recipe: ConvertRecipe,
     weights: Weights,
-    model: Manifest,
-    corpus: Manifest,
-    tokenizer: Manifest,
+    model: ModelManifest,
+    corpus: CorpusManifest,
+    tokenizer: TokenizerManifest,
     directory: Path,
 ) -> dict[str, Any]:
     """Compare the export in `partial` with our model and tokenizer, write parity.json, and return its `logits`.
@@ -252,8 +255,8 @@ def _compare_models(
     partial: Path,
     recipe: ConvertRecipe,
     weights: Weights,
-    model: Manifest,
-    corpus: Manifest,
+    model: ModelManifest,
+    corpus: CorpusManifest,
     report: dict[str, Any],
 ) -> None:
     from stages.lib.parity import adapter_parity, model_parity, tokenizer_parity

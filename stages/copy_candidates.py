@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
+from stages.lib.manifest_types import DocumentsIdentity
 from stages.lib.sources import documents, duplicates, near_duplicates, shingles
 from stages.lib.sources.near_duplicates import SketchRecipe
 
@@ -39,7 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
             for batch in _batches(part, numbers, entry["documents"], arguments.candidates):
                 writer.write_batch(near_duplicates.copies_of(batch, length))
         outputs = {f"{payload.name}/{COPIES}": manifest.describe(making / COPIES)}
-    identity = part.identity | {
+    identity: DocumentsIdentity = {
+        **part.identity,
         "candidates": candidates.identity["outputs"][entry["path"]]["sha256"],
         "shingle_words": length,
         "documents": len(numbers),

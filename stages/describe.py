@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
+from stages.lib.manifest import CorpusManifest, ListManifest, Manifest
+from stages.lib.manifest_types import CardIdentity, Record
 from stages.lib.pages import card, card_inputs
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.pages.inputs import read_lists
@@ -86,7 +88,7 @@ class DescribeRecipe:
                 )
 
 
-def licenses_of(corpus: manifest.Manifest, lists: Iterable[manifest.Manifest], given: Sequence[str]) -> dict[str, str]:
+def licenses_of(corpus: CorpusManifest, lists: Iterable[ListManifest], given: Sequence[str]) -> dict[str, str]:
     """Return {source: license} by the lists and the corpus, and by `given` ("SOURCE=LICENSE"), which counts first."""
     found = {inputs.identity["source"]: inputs.record["license"] for inputs in lists if "license" in inputs.record}
     found = corpus.record.get("licenses", {}) | found
@@ -98,18 +100,25 @@ def licenses_of(corpus: manifest.Manifest, lists: Iterable[manifest.Manifest], g
     return found
 
 
+def digests_of(named: Mapping[str, Manifest]) -> dict[str, str]:
+    """Return the digests of manifests."""
+    return {name: result.digest for name, result in named.items()}
+
+
 def read_inputs(arguments: argparse.Namespace) -> CardInputs:
     """Read all manifests. Raises UserError if they do not belong to one model."""
     corpus, lists = manifest.read(arguments.corpus, "index"), read_lists(arguments.lists)
+    scores = [manifest.read(path, "evaluate") for path in arguments.evaluations]
+    rates = [manifest.read(path, "find_contamination") for path in arguments.contamination]
     inputs = CardInputs(
         name=arguments.name,
         model=manifest.read(arguments.model, *manifest.TRAINING),
         export=manifest.read(arguments.export, "convert"),
         corpus=corpus,
         lists=lists,
-        evaluations=card_inputs.by_suite(arguments.evaluations, "--evaluations", "evaluate"),
+        evaluations=card_inputs.by_suite(scores, "--evaluations"),
         baselines=card_inputs.read_baselines(arguments.baselines),
-        contamination=card_inputs.by_suite(arguments.contamination, "--contamination"),
+        contamination=card_inputs.by_suite(rates, "--contamination"),
         licenses=licenses_of(corpus, lists.values(), arguments.licenses),
     )
     card_inputs.check(inputs)
@@ -129,20 +138,25 @@ def run(arguments: argparse.Namespace, recipe: DescribeRecipe) -> None:
     text = card.text(inputs, recipe.license, recipe.languages, recipe.description)
     with files.atomic(readme, "w") as file:
         file.write(text)
-    card_identity: dict[str, Any] = {
+    card_identity: CardIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "name": arguments.name,
-        **inputs.digests(),
-    }
-    card_identity |= {
+        "model": inputs.model.digest,
+        "export": inputs.export.digest,
+        "corpus": inputs.corpus.digest,
+        "lists": digests_of(inputs.lists),
+        "evaluations": digests_of(inputs.evaluations),
+        "contamination": digests_of(inputs.contamination),
+        "baselines": {name: digests_of(suites) for name, suites in inputs.baselines.items()},
         "licenses": inputs.licenses,
         "step": inputs.step,
         "outputs": {readme.name: manifest.describe(readme)},
     }
-    record = clock.record(
-        manifests={manifest.relative(one.path, directory): one.sha256 for one in inputs.manifests()},
-        logs=manifest.described(history.logs(inputs.run_directory), directory),
-    )
+    record: Record = {
+        **clock.record(),
+        "manifests": {manifest.relative(one.path, directory): one.sha256 for one in inputs.manifests()},
+        "logs": manifest.described(history.logs(inputs.run_directory), directory),
+    }
     manifest.write(arguments.output, arguments.stage_name, card_identity, record)
 
 

@@ -23,12 +23,12 @@ import argparse
 import importlib.metadata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest
+from stages.lib.manifest_types import EvaluationRecord, KnownEvaluation, Record
 from stages.lib.scoring import harness, inputs, sample_logs, scored_model, suite
 from stages.lib.scoring.sample_logs import KeptScores
 from stages.lib.scoring.scored_model import ScoredModel
@@ -39,11 +39,11 @@ from stages.lib.sources.examples import PairSource
 
 
 def identity_of(
-    recipe: EvaluateRecipe, name: str, model: ScoredModel, corpus: Manifest, pairs: PairSource | None
-) -> dict[str, Any]:
+    recipe: EvaluateRecipe, name: str, model: ScoredModel, corpus: CorpusManifest, pairs: PairSource | None
+) -> KnownEvaluation:
     """Return the part of the manifest's identity that is known before scoring."""
     written = recipes.written(recipe, "identity")
-    known = {"recipe": written, "suite": name, "corpus": corpus.digest, **model.identity}
+    known: KnownEvaluation = {"recipe": written, "suite": name, "corpus": corpus.digest, **model.identity}
     if pairs is not None:
         known["prompt_completion"] = pairs.digest
     if recipe.include_path is not None:
@@ -51,7 +51,7 @@ def identity_of(
     return known
 
 
-def find_model(arguments: argparse.Namespace, corpus: Manifest) -> ScoredModel:
+def find_model(arguments: argparse.Namespace, corpus: CorpusManifest) -> ScoredModel:
     """Return the model of --export or --baseline."""
     if arguments.export is not None:
         return scored_model.of_export(arguments.export, corpus)
@@ -70,7 +70,7 @@ def delete_earlier(directory: Path, output: Path) -> None:
 
 
 def write_local_tasks(
-    directory: Path, recipe: EvaluateRecipe, model: ScoredModel, corpus: Manifest, pairs: PairSource | None
+    directory: Path, recipe: EvaluateRecipe, model: ScoredModel, corpus: CorpusManifest, pairs: PairSource | None
 ) -> dict[str, ReaderScores]:
     """Write the suite's local tasks; returns {name for the harness: scores of trivial readers}."""
     options = TaskOptions(
@@ -86,10 +86,10 @@ def write_local_tasks(
 def keys_of(
     recipe: EvaluateRecipe,
     model: ScoredModel,
-    known: dict[str, Any],
+    known: KnownEvaluation,
     local: Sequence[str],
     directory: Path,
-    record: dict[str, Any],
+    record: Record,
 ) -> dict[str, str]:
     """Return {task: digest of all that its scores depend on}: the model, its options, its data, code and versions."""
     shared = {
@@ -116,8 +116,8 @@ def libraries_of(recipe: EvaluateRecipe) -> dict[str, str]:
 
 
 def prepare(
-    arguments: argparse.Namespace, recipe: EvaluateRecipe, corpus: Manifest, clock: manifest.Clock
-) -> tuple[ScoredModel, dict[str, Any], dict[str, ReaderScores], KeptScores] | None:
+    arguments: argparse.Namespace, recipe: EvaluateRecipe, corpus: CorpusManifest, clock: manifest.Clock
+) -> tuple[ScoredModel, KnownEvaluation, dict[str, ReaderScores], KeptScores] | None:
     """Check the inputs and write the local tasks.
 
     Returns the model, the known identity, trivial readers' scores, and the scores that an earlier attempt left. None
@@ -140,14 +140,14 @@ def prepare(
 def write_scores(
     arguments: argparse.Namespace,
     recipe: EvaluateRecipe,
-    known: dict[str, Any],
+    known: KnownEvaluation,
     kept: KeptScores,
-    record: dict[str, Any],
+    record: EvaluationRecord,
 ) -> None:
     """Write the manifest, whose logs are written."""
-    made = kept.merged() | libraries_of(recipe)
+    identity = {**known, **kept.merged(), **libraries_of(recipe)}
     for path in (inputs.kept_manifest(arguments.output), arguments.output):
-        manifest.write(path, arguments.stage_name, known | made, record)
+        manifest.write(path, arguments.stage_name, identity, record)
     kept.delete()
 
 
@@ -176,7 +176,8 @@ def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
             read = local_tasks.files_of(files.payload_of(arguments.output))
             if recipe.include_path is not None:
                 read += inputs.files_outside(Path(recipe.include_path))
-            record = clock.record(device=device.type, files=manifest.described(read, arguments.output.parent))
+            described = manifest.described(read, arguments.output.parent)
+            record: EvaluationRecord = {**clock.record(), "device": device.type, "files": described}
             write_scores(arguments, recipe, known, kept, record)
 
 

@@ -10,15 +10,15 @@ pair: `stages.copy_candidates` copies these, and `stages.verify_duplicates` comp
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import EntryOfPart, Files, NearDuplicatesIdentity
 from stages.lib.sources import duplicates, near_duplicates
 from stages.lib.sources.near_duplicates import SketchRecipe, numbers_of, owners_of
 
@@ -30,28 +30,29 @@ def run(arguments: argparse.Namespace) -> None:
     clock = manifest.Clock(arguments.code)
     files.clear_leftovers(arguments.output)
     parts = duplicates.parts_in_order(arguments.sketches, "sketch", "--sketches")
-    recipes = [part.identity["recipe"] for part in parts]
+    recipes = [part.identity.get("recipe", {}) for part in parts]
     if any(recipe != recipes[0] for recipe in recipes):
         raise UserError("--sketches must be sketches of one recipe; rerun with -R sketch")
     bands = recipes[0].get("bands", SketchRecipe.bands)
     runs = [[part.directory / name for name in part.identity["outputs"]] for part in parts]
     pairs = near_duplicates.candidates(runs, bands)
-    directory, described, outputs = arguments.output.parent, [], {}
+    directory = arguments.output.parent
+    described: list[EntryOfPart] = []
+    outputs: Files = {}
     in_pairs = np.unique(pairs)
     for owner, part in enumerate(parts):
-        identity: Mapping[str, Any] = part.identity
-        entry = {key: value for key, value in identity.items() if key not in ("outputs", "recipe")}
-        name = f"{entry['source']}/{entry['part']:05d}.candidates.npy"
+        name = f"{part.identity['source']}/{part.identity['part']:05d}.candidates.npy"
         # TRAINING is the highest bit: each part has two ranges of places, sorted together by number
         outputs[name] = duplicates.saved(directory / name, np.sort(numbers_of(in_pairs[owners_of(in_pairs) == owner])))
-        described.append(entry | {"path": name})
+        keys = [key for key in part.identity if key not in ("outputs", "recipe")]
+        described.append({**duplicates.described_part(part, keys), "path": name})
     outputs[PAIRS] = duplicates.saved(directory / PAIRS, pairs)
     total = sum(part["documents"] for part in described)
     logger.info(
         "%s pairs of candidates among %s of %s documents", f"{pairs.shape[1]:,}", f"{len(in_pairs):,}", f"{total:,}"
     )
-    identity = {"recipe": recipes[0], "parts": described, "outputs": outputs}
-    manifest.write(arguments.output, arguments.stage_name, identity, clock.record(pairs=pairs.shape[1]))
+    identity: NearDuplicatesIdentity = {"recipe": recipes[0], "parts": described, "outputs": outputs}
+    manifest.write(arguments.output, arguments.stage_name, identity, {**clock.record(), "pairs": pairs.shape[1]})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

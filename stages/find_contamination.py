@@ -21,11 +21,14 @@ from stages.lib.contamination import items, overlaps, rules
 from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest, ItemsManifest, OverlapsManifest
+from stages.lib.manifest_types import ContaminationIdentity
 from stages.lib.sources.entries import TRAIN
 
 
-def check_parts(parts: Sequence[Manifest], corpus: Manifest, listed: Manifest, recipe: ContaminationRecipe) -> None:
+def check_parts(
+    parts: Sequence[OverlapsManifest], corpus: CorpusManifest, listed: ItemsManifest, recipe: ContaminationRecipe
+) -> None:
     """Raise UserError unless the overlaps are of these items, of this recipe, and of all of the corpus' shards."""
     for part in parts:
         if part.identity["items"] != listed.digest:
@@ -58,7 +61,7 @@ def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
     results = overlaps.rates(parts[0].identity["tasks"], rows)
     for task, rate in results.items():
         logger.info("%s: %s of %s items are contaminated", task, f"{rate['contaminated']:,}", f"{rate['n']:,}")
-    identity = {
+    identity: ContaminationIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "suite": listed.identity["suite"],
         "corpus": corpus.digest,

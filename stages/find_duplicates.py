@@ -11,13 +11,16 @@ file per part beside the manifest. `stages.tokenize` reads it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stages.lib import files, manifest, stage
 from stages.lib.log import logger
+from stages.lib.manifest_types import DuplicatesIdentity, EntryOfPart, Files
 from stages.lib.sources import duplicates
+
+REPEATED = ("source", "source_recipe", "part", "parts", "inputs", "documents", "filter_code", "classifier")
+"""The keys of a part's hashes that the manifest of all parts repeats."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -28,18 +31,18 @@ def run(arguments: argparse.Namespace) -> None:
     runs = [[part.directory / name for name in part.identity["outputs"]] for part in parts]
     found, kept_in = duplicates.repeated(runs, [part.identity["source"] for part in parts])
     directory = arguments.output.parent
-    described, outputs = [], {}
+    described: list[EntryOfPart] = []
+    outputs: Files = {}
     for part, numbers in zip(parts, found, strict=True):
-        identity: Mapping[str, Any] = part.identity
-        entry = {key: identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
-        entry |= {key: identity[key] for key in ("filter_code", "classifier") if key in identity}
-        name = f"{entry['source']}/{entry['part']:05d}.duplicates.npy"
+        name = f"{part.identity['source']}/{part.identity['part']:05d}.duplicates.npy"
         outputs[name] = duplicates.saved(directory / name, numbers)
-        described.append(entry | {"duplicates": len(numbers), "path": name})
+        entry = duplicates.described_part(part, REPEATED)
+        described.append({**entry, "duplicates": len(numbers), "path": name})
     total, num_duplicates = sum(part["documents"] for part in described), sum(map(len, found))
     logger.info("%s of %s documents repeat another", f"{num_duplicates:,}", f"{total:,}")
-    record = clock.record(kept_in=[dict(sorted(sources.items())) for sources in kept_in])
-    manifest.write(arguments.output, arguments.stage_name, {"parts": described, "outputs": outputs}, record)
+    identity: DuplicatesIdentity = {"parts": described, "outputs": outputs}
+    record = {**clock.record(), "kept_in": [dict(sorted(sources.items())) for sources in kept_in]}
+    manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,13 +22,14 @@ from stages.lib.contamination.ngram_index import NgramIndex
 from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import PartManifest
+from stages.lib.manifest_types import KnownOverlaps, OverlapsIdentity
 from stages.lib.sources.entries import TRAIN
 
 FILE, KEPT = "overlaps.jsonl.gz", "manifest.json"
 
 
-def read_part(path: Path, tokenizer_path: Path, tokenizer_digest: str) -> Manifest:
+def read_part(path: Path, tokenizer_path: Path, tokenizer_digest: str) -> PartManifest:
     """Read the manifest of the part. Raises UserError if it was made with another tokenizer."""
     part = manifest.read(path, "tokenize")
     if part.identity["tokenizer"]["digest"] != tokenizer_digest:
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
     listed = manifest.read(arguments.items, "list_items")
     part = read_part(arguments.part, arguments.tokenizer, tokenizer.digest)
     source, number = part.identity["source"], part.identity["part"]
-    known = {
+    known: KnownOverlaps = {
         "recipe": recipes.written(recipe, "identity"),
         "source": source,
         "part": number,
@@ -69,8 +70,8 @@ def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
         outputs = {f"{payload.name}/{FILE}": manifest.describe(making / FILE)}
     num_tokens = part.identity[TRAIN]["tokens"]
     logger.info("%s of %s items have n-grams in %s tokens", f"{len(rows):,}", f"{len(read):,}", f"{num_tokens:,}")
-    identity = {**known, "tasks": overlaps.counts_of(read, index), "outputs": outputs}
-    record = clock.record(tokens=num_tokens, tokens_per_cpu_second=round(num_tokens / seconds))
+    identity: OverlapsIdentity = {**known, "tasks": overlaps.counts_of(read, index), "outputs": outputs}
+    record = {**clock.record(), "tokens": num_tokens, "tokens_per_cpu_second": round(num_tokens / seconds)}
     for path in (payload / KEPT, arguments.output):
         manifest.write(path, arguments.stage_name, identity, record)
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.lib import files, manifest, stage
+from stages.lib.manifest_types import DocumentsIdentity
 from stages.lib.sources import documents, duplicates
 from stages.lib.sources.entries import VALIDATION
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
                 runs.add(duplicates.hash_of(document), number - 1, document.split == VALIDATION)
         runs.flush()
         outputs = {f"{payload.name}/{run}": manifest.describe(making / run) for run in runs.names}
-    identity = part.identity | {"documents": number, "outputs": outputs}
+    identity: DocumentsIdentity = {**part.identity, "documents": number, "outputs": outputs}
     manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
 
 

@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from stages.lib import files, manifest, stage
+from stages.lib import manifest_types as types
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import COUNTED, FileDescription, Manifest, Shard, SplitName
+from stages.lib.manifest import PartManifest
 from stages.lib.sources import documents
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.source import comparable
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     for part in parts:
         if part.identity["tokenizer"]["digest"] != tokenizer.digest:
             raise UserError(f"{part.path} was tokenized with a different tokenizer than {arguments.tokenizer}")
-        if any(part.identity[key] != parts[0].identity[key] for key in ("tokenizer", "recipe")):
+        if (part.identity["tokenizer"], part.identity["recipe"]) != (tokenizer_identity, parts[0].identity["recipe"]):
             raise UserError(f"{part.path} and {parts[0].path} were tokenized with different settings")
         if part.identity.get("decontaminate") != parts[0].identity.get("decontaminate"):
             raise UserError(f"{part.path} must leave out the items of {parts[0].path}, and leaves out others")
@@ -55,12 +56,14 @@ def run(arguments: argparse.Namespace) -> None:
     for path in (arguments.output, directory / RECEIPT, directory / BYTES_OF_IDS):
         files.clear_leftovers(path)
     _verify(parts, directory / RECEIPT)
-    by_source: dict[str, Any] = {}
+    by_source: dict[str, types.CorpusSource] = {}
     for part in sorted(parts, key=_place):
         name = part.identity["source"]
-        joined = by_source.setdefault(name, {TRAIN: _empty(), VALIDATION: _empty(texts=True)})
-        for split in (TRAIN, VALIDATION):
+        joined = by_source.setdefault(name, {"train": _empty(), "validation": {**_empty(), "texts": []}})
+        for split in types.SPLITS:
             _add(joined[split], part, split, directory)
+        texts = part.identity["validation"]["texts"]
+        joined["validation"]["texts"] += [{**text, "path": _moved(text, part, directory)} for text in texts]
         if part.identity["source_recipe"].get("token_ids_field") is not None:
             joined["ids"] = "given"  # pre-tokenized, perhaps by another tokenizer
     for name, joined in by_source.items():
@@ -74,17 +77,19 @@ def run(arguments: argparse.Namespace) -> None:
         logger.info(
             "%s: %s training tokens, %s validation tokens", name, joined[TRAIN]["tokens"], joined[VALIDATION]["tokens"]
         )
-    identity = {
+    identity: types.CorpusIdentity = {
         "recipe": {},
         "tokenizer": tokenizer_identity,
         "dtype": dtype_of(tokenizer.vocab_size),
         "sources": by_source,
     }
-    record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts)}
-    for key in documents.COUNTS:
-        counts = {name: dict(sorted(_counts(parts, name, key).items())) for name in by_source}
-        record |= {key: counts} if key == "dropped" or any(counts.values()) else {}
-    record["dropped_examples"] = {name: _examples(parts, name) for name in by_source}
+    record: types.CorpusRecord = {
+        "code": arguments.code,
+        "parts": len(parts),
+        "licenses": _licenses(parts),
+        **_all_counts(parts, by_source),
+        "dropped_examples": {name: _examples(parts, name) for name in by_source},
+    }
     with files.atomic(directory / BYTES_OF_IDS) as file:
         np.save(file, sizes := tokenizer.bytes_of_ids())
     record["files"] = manifest.described([directory / BYTES_OF_IDS], directory)
@@ -95,16 +100,17 @@ def run(arguments: argparse.Namespace) -> None:
     manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
-def _check_malformed(parts: Sequence[Manifest], limits: dict[str, float]) -> None:
+def _check_malformed(parts: Sequence[PartManifest], limits: dict[str, float]) -> None:
     """Raise UserError if too many records of a source are malformed. `limits`: max_malformed of some sources."""
     for name in sorted({part.identity["source"] for part in parts}):
         counted = [part for part in parts if part.identity["source"] == name and "records" in part.record]
-        num_malformed, num_records = (sum(part.record[key] for part in counted) for key in ("malformed", "records"))
+        num_malformed = sum(part.record["malformed"] for part in counted)
+        num_records = sum(part.record["records"] for part in counted)
         limit = limits.get(name, max((part.record["max_malformed"] for part in counted), default=1))
         documents.check_share(name, limit, num_malformed, num_records, _counts(parts, name, "dropped"))
 
 
-def _bytes_scale(shards: Sequence[Shard], sizes: np.ndarray, dtype: str, directory: Path) -> float:
+def _bytes_scale(shards: Sequence[types.Shard], sizes: np.ndarray, dtype: str, directory: Path) -> float:
     """Return the bytes of text per byte of its ids, by the first shards: 1 unless the tokenizer normalizes."""
     ends = np.cumsum([shard["tokens"] for shard in shards])
     first = shards[: int(np.searchsorted(ends, SCALED_TOKENS)) + 1]
@@ -114,9 +120,9 @@ def _bytes_scale(shards: Sequence[Shard], sizes: np.ndarray, dtype: str, directo
     return float(sum(shard["text_bytes"] for shard in first) / max(1, counts @ sizes))
 
 
-def _check_complete(parts: Sequence[Manifest]) -> None:
+def _check_complete(parts: Sequence[PartManifest]) -> None:
     """Raise UserError unless each source has each of its parts once, made from one list."""
-    seen: dict[tuple[str, int], Manifest] = {}
+    seen: dict[tuple[str, int], PartManifest] = {}
     for part in parts:
         first = seen.setdefault((part.identity["source"], part.identity["part"]), part)
         if first is not part:
@@ -130,7 +136,7 @@ def _check_complete(parts: Sequence[Manifest]) -> None:
         _check_same_list([seen[source, number] for number in range(num_parts)])
 
 
-def _check_same_recipe(first: Manifest, second: Manifest) -> None:
+def _check_same_recipe(first: PartManifest, second: PartManifest) -> None:
     one, other = (comparable(part.identity["source_recipe"]) for part in (first, second))
     if one != other:
         raise UserError(f"{first.path} and {second.path} were made from lists with different source recipes")
@@ -140,7 +146,7 @@ def _check_same_recipe(first: Manifest, second: Manifest) -> None:
         )
 
 
-def _check_same_list(parts: Sequence[Manifest]) -> None:
+def _check_same_list(parts: Sequence[PartManifest]) -> None:
     """Raise UserError if parts of a source are made from different lists: some files would be missing."""
     for part in parts:
         if part.record["list"] != parts[0].record["list"]:
@@ -149,17 +155,27 @@ def _check_same_list(parts: Sequence[Manifest]) -> None:
             )
 
 
-def _place(part: Manifest) -> tuple[str, int]:
+def _place(part: PartManifest) -> tuple[str, int]:
     return part.identity["source"], part.identity["part"]
 
 
-def _licenses(parts: Sequence[Manifest]) -> dict[str, str]:
+def _licenses(parts: Sequence[PartManifest]) -> dict[str, str]:
     """Return {source: license} of sources with one. No training depends on it, so it is not part of the identity."""
     found = {part.identity["source"]: part.record.get("license") for part in parts}
     return {name: license_ for name, license_ in sorted(found.items()) if license_ is not None}
 
 
-def _counts(parts: Sequence[Manifest], source: str, key: str) -> Counter[str]:
+def _all_counts(parts: Sequence[PartManifest], sources: Iterable[str]) -> types.Counts[dict[str, dict[str, int]]]:
+    """Return the counts by source, without those of nothing, but for what was dropped."""
+    counts: types.Counts[dict[str, dict[str, int]]] = {}
+    for key in documents.COUNTS:
+        by_source = {name: dict(sorted(_counts(parts, name, key).items())) for name in sources}
+        if key == "dropped" or any(by_source.values()):
+            counts[key] = by_source
+    return counts
+
+
+def _counts(parts: Sequence[PartManifest], source: str, key: types.Count) -> Counter[str]:
     """Return the sum of one of COUNTS over the records of a source's parts."""
     counts: Counter[str] = Counter()
     for part in parts:
@@ -168,9 +184,9 @@ def _counts(parts: Sequence[Manifest], source: str, key: str) -> Counter[str]:
     return counts
 
 
-def _examples(parts: Sequence[Manifest], source: str) -> dict[str, list[Any]]:
+def _examples(parts: Sequence[PartManifest], source: str) -> types.Examples:
     """Return {reason: the first examples of what a source lost for it}."""
-    examples: dict[str, list[Any]] = {}
+    examples: types.Examples = {}
     for part in sorted(parts, key=_place):
         if part.identity["source"] == source:
             for reason, found in part.record.get("dropped_examples", {}).items():
@@ -178,28 +194,30 @@ def _examples(parts: Sequence[Manifest], source: str) -> dict[str, list[Any]]:
     return dict(sorted(examples.items()))
 
 
-def _why(parts: Sequence[Manifest], source: str) -> str:
+def _why(parts: Sequence[PartManifest], source: str) -> str:
     """Format the reasons why a source has fewer documents than records, for a message."""
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(_counts(parts, source, "dropped").items()))
     return f"; malformed or filtered: {dropped}" if dropped else ""
 
 
-def _empty(texts: bool = False) -> dict[str, Any]:
-    return {"documents": 0, "tokens": 0, "text_bytes": 0, "shards": []} | ({"texts": []} if texts else {})
+def _empty() -> types.Split:
+    return {"documents": 0, "tokens": 0, "text_bytes": 0, "shards": []}
 
 
-def _add(joined: dict[str, Any], part: Manifest, split: SplitName, directory: Path) -> None:
-    """Add a part's split to the source's; paths become relative to the corpus."""
-    found: Mapping[str, Any] = part.identity[split]
-    for key in COUNTED:
+def _add(joined: types.Split, part: PartManifest, split: types.SplitName, directory: Path) -> None:
+    """Add a part's split to the source's."""
+    found = part.identity[split]
+    for key in types.COUNTED:
         joined[key] += found[key]
-    for name in joined.keys() & {"shards", "texts"}:
-        for file in found[name]:
-            relative = os.path.relpath(part.directory / file["path"], directory)
-            joined[name].append(file | {"path": relative})
+    joined["shards"] += [{**shard, "path": _moved(shard, part, directory)} for shard in found["shards"]]
 
 
-def _verify(parts: Sequence[Manifest], receipt_path: Path) -> None:
+def _moved(file: types.PlacedFile, part: PartManifest, directory: Path) -> str:
+    """Return the path of a part's file relative to the corpus."""
+    return os.path.relpath(part.directory / file["path"], directory)
+
+
+def _verify(parts: Sequence[PartManifest], receipt_path: Path) -> None:
     """Hash every payload file whose size and time are not in the receipt. Raises UserError if one changed."""
     try:
         receipt = files.read_json(receipt_path)
@@ -213,7 +231,7 @@ def _verify(parts: Sequence[Manifest], receipt_path: Path) -> None:
     }
     hashed: dict[str, list[Any]] = {}
 
-    def check(item: tuple[Path, tuple[Manifest, FileDescription]]) -> None:
+    def check(item: tuple[Path, tuple[PartManifest, types.FileDescription]]) -> None:
         path, (part, described) = item
         manifest.check_size(path, described["bytes"], part.path)
         relative = os.path.relpath(path, receipt_path.parent)

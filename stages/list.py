@@ -16,42 +16,43 @@ from pathlib import Path
 from stages.lib import files, manifest, recipe, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import ListIdentity, ListRecord
 from stages.lib.sources import filters, source
 
 
 def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> None:
     """Write the list."""
     source.check_name(arguments.name)
-    more: dict[str, str] = {}
-    place: dict[str, str] = {}
     filtering = source_recipe.filters
     if (filtering.quality is None) != (arguments.classifier is None):
         expected = "name the manifest of stages.train_classifier" if filtering.quality else "be left out"
         raise UserError(
             f"--classifier must {expected} if the source has {'' if filtering.quality else 'no '}filters.quality"
         )
+    digest = None
     if arguments.classifier is not None:
-        more["classifier"] = manifest.read(arguments.classifier, "train_classifier").digest
-        filtering = filters.placed(filtering, arguments.classifier, more["classifier"])
-        place[source.CLASSIFIER] = manifest.relative(arguments.classifier, arguments.output.parent)
+        digest = manifest.read(arguments.classifier, "train_classifier").digest
+        filtering = filters.placed(filtering, arguments.classifier, digest)
     filters.prepare(filtering)
     files.clear_leftovers(arguments.output)
     left_out: Counter[str] = Counter()
     found = source.list_files(arguments.name, source_recipe, left_out)
-    identity = {
+    identity: ListIdentity = {
         "source": arguments.name,
         "recipe": recipe.written(source_recipe, "identity"),
         "files": [{"name": name, "bytes": status.bytes} for name, status in found.items()],
-        **more,
     }
-    etags = {name: status.etag for name, status in found.items()}
+    # no times and no host: an unchanged source gives the same bytes, and nothing downstream runs again
+    record: ListRecord = {"code": arguments.code, "etags": {name: status.etag for name, status in found.items()}}
+    if digest is not None:
+        identity["classifier"] = digest
+        record["classifier_manifest"] = manifest.relative(arguments.classifier, arguments.output.parent)
     total = sum(status.bytes for status in found.values())
     logger.info("source %s: %s files, %s bytes", arguments.name, len(found), total)
     if +left_out:
         logger.warning("source %s: left out of its directories: %s", arguments.name, source.counted(left_out))
-    # no times and no host: an unchanged source gives the same bytes, and nothing downstream runs again
-    record = {"code": arguments.code, "etags": etags, **place, **recipe.written(source_recipe, "operation")}
-    manifest.write(arguments.output, arguments.stage_name, identity, record)
+    operation = recipe.written(source_recipe, "operation")
+    manifest.write(arguments.output, arguments.stage_name, identity, {**record, **operation})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

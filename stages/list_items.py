@@ -22,6 +22,7 @@ from stages.lib.contamination import items
 from stages.lib.contamination.items import Item
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import Include, ItemsIdentity
 from stages.lib.recipe import identity, operation
 from stages.lib.scoring import harness, inputs, task_code
 from stages.lib.scoring.tasks import local_tasks
@@ -104,11 +105,18 @@ def run(arguments: argparse.Namespace, recipe: ItemsRecipe) -> None:
     with files.atomic_directory(payload) as making:
         items.write(making, listed)
         outputs = {f"{payload.name}/{items.FILE}": manifest.describe(making / items.FILE)}
-    known = {"recipe": recipes.written(recipe, "identity"), "suite": arguments.suite, "tasks": dict(counts)}
+    include: Include = {}
     if recipe.include_path is not None:
-        known["include"] = inputs.digest_of_directory(Path(recipe.include_path))
+        include["include"] = inputs.digest_of_directory(Path(recipe.include_path))
+    known: ItemsIdentity = {
+        "recipe": recipes.written(recipe, "identity"),
+        "suite": arguments.suite,
+        "tasks": dict(counts),
+        **include,
+        "outputs": outputs,
+    }
     # no times and no host: unchanged tasks give the same bytes, and nothing downstream runs again
-    manifest.write(arguments.output, arguments.stage_name, {**known, "outputs": outputs}, {"code": arguments.code})
+    manifest.write(arguments.output, arguments.stage_name, known, {"code": arguments.code})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,11 +15,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
+from stages.lib.huggingface import config_json
 from stages.lib.log import logger
+from stages.lib.manifest_types import PredictionIdentity
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace, recipe: PredictRecipe) -> None:
     results = {name: result(made, parameters, recipe.tokens) for name, made in predictions.items()}
     for name, found in results.items():
         logger.info("%s of %s: %.4g (%.4g to %.4g)", name, recipe.target, found["value"], found["low"], found["high"])
-    known: dict[str, Any] = {
+    known: PredictionIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "corpus": corpus.digest,
         "models": {rung.name: made.digest for rung, made in zip(rungs, models, strict=True)},
@@ -78,15 +79,6 @@ def run(arguments: argparse.Namespace, recipe: PredictRecipe) -> None:
     manifest.write(arguments.output, arguments.stage_name, known, clock.record())
 
 
-def _model_from_config(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the recipe keys that --model-config gives; those of --recipe override them."""
-    if arguments.model_config is None:
-        return {}
-    from stages.lib.huggingface import config_json
-
-    return {"model": config_json.model_identity(arguments.model_config, {})}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; returns its exit code."""
     parser = stage.parser("stages.predict", __doc__, PredictRecipe)
@@ -96,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus of all runs")
     parser.add_argument("--model-config", type=Path, help="config.json of the target; recipe key model overrides it")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the prediction to write")
-    return stage.execute(parser, run, argv, _model_from_config)
+    return stage.execute(parser, run, argv, config_json.keys_of_option)
 
 
 if __name__ == "__main__":

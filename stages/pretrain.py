@@ -16,11 +16,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.errors import UserError
+from stages.lib.huggingface import config_json
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
@@ -194,15 +195,6 @@ def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingD
     )
 
 
-def _model_from_config(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the recipe keys that --model-config gives; those of --recipe override them."""
-    if arguments.model_config is None:
-        return {}
-    from stages.lib.huggingface import config_json
-
-    return {"model": config_json.model_identity(arguments.model_config, {})}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     parser = stage.parser("stages.pretrain", __doc__, PretrainRecipe)
@@ -210,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model-config", type=Path, help="config.json of the shape; recipe key model overrides it")
     parser.add_argument("--initial", type=Path, help="model to start from, see --model of tools.generate")
     add_options(parser)
-    return stage.execute(parser, run, argv, _model_from_config)
+    return stage.execute(parser, run, argv, config_json.keys_of_option)
 
 
 if __name__ == "__main__":

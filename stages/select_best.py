@@ -11,7 +11,6 @@ model, and can be given wherever a milestone's manifest can: `--initial`, `--mod
 from __future__ import annotations
 
 import argparse
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest_types import BestRunIdentity
 from stages.lib.recipe import identity
 
 
@@ -50,7 +49,7 @@ def scores_of(evaluations: Sequence[Path], recipe: BestRecipe) -> dict[str, floa
         run_name, suite = path.absolute().parents[2].name, path.stem
         for task, metrics in made.identity["results"].items():
             known.update(f"{task} {metric}" for metric in metrics)
-            value = metrics.get(recipe.metric, {}).get("value")
+            value = metrics[recipe.metric]["value"] if recipe.metric in metrics else None
             if value is not None and recipe.task in (None, task):
                 found[run_name][f"{suite}/{task}"] = value
     _check_same(found, recipe, {path.absolute().parents[2].name for path in evaluations}, known)
@@ -74,16 +73,6 @@ def best_of(scores: Mapping[str, float], mode: str) -> str:
     return min(scores, key=lambda run_name: (sign * scores[run_name], run_name))
 
 
-def moved(made: Manifest, home: Path) -> dict[str, object]:
-    """Return checkpoint and outputs of a milestone's manifest, with paths relative to another directory."""
-
-    def path_of(name: str) -> str:
-        return Path(os.path.relpath(made.directory / name, home)).as_posix()
-
-    outputs = {path_of(name): described for name, described in made.identity["outputs"].items()}
-    return {"checkpoint": path_of(made.identity["checkpoint"]), "outputs": outputs}
-
-
 def run(arguments: argparse.Namespace, recipe: BestRecipe) -> None:
     """Write the manifest of the best run's model."""
     files.clear_leftovers(arguments.output)
@@ -94,8 +83,19 @@ def run(arguments: argparse.Namespace, recipe: BestRecipe) -> None:
         raise UserError(f"--models must have the model of run {name}, which has the best score")
     made = manifest.read(models[name], *manifest.TRAINING)
     logger.info("best of %s runs: %s, %s %.4f", len(scores), name, recipe.metric, scores[name])
-    known = {"recipe": recipes.written(recipe, "identity"), "run": name, "step": made.identity["step"]}
-    known |= {"model": made.digest, "scores": scores, **moved(made, arguments.output.parent)}
+
+    def path_of(name: str) -> str:
+        return manifest.relative(made.directory / name, arguments.output.parent)
+
+    known: BestRunIdentity = {
+        "recipe": recipes.written(recipe, "identity"),
+        "run": name,
+        "step": made.identity["step"],
+        "model": made.digest,
+        "scores": scores,
+        "checkpoint": path_of(made.identity["checkpoint"]),
+        "outputs": {path_of(name): described for name, described in made.identity["outputs"].items()},
+    }
     # no times and no host: if the same model stays the best, the bytes stay the same
     manifest.write(arguments.output, arguments.stage_name, known, {"code": arguments.code})
 

@@ -18,6 +18,7 @@ import numpy as np
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.log import logger
+from stages.lib.manifest_types import DocumentsIdentity
 from stages.lib.sources import documents, shingles
 from stages.lib.sources.entries import VALIDATION
 from stages.lib.sources.near_duplicates import TRAINING, SketchRecipe, SketchRuns
@@ -42,10 +43,14 @@ def run(arguments: argparse.Namespace, recipe: SketchRecipe) -> None:
         outputs = {f"{payload.name}/{name}": manifest.describe(making / name) for name in runs.names}
     if without_text:
         logger.warning("%s pre-tokenized documents have no text and get no sketch", f"{without_text:,}")
-    identity = {"recipe": recipes.written(recipe, "identity"), "documents": total, "outputs": outputs}
-    manifest.write(
-        arguments.output, arguments.stage_name, part.identity | identity, clock.record(without_text=without_text)
-    )
+    identity: DocumentsIdentity = {
+        **part.identity,
+        "recipe": recipes.written(recipe, "identity"),
+        "documents": total,
+        "outputs": outputs,
+    }
+    record = {**clock.record(), "without_text": without_text}
+    manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

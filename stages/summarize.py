@@ -29,6 +29,8 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Manifest
+from stages.lib.manifest_types import Record, SummaryIdentity
 from stages.lib.pages import provenance, report, summary
 from stages.lib.pages.inputs import ReportInputs, read_classifiers, read_corpora, read_lists, read_plan, summary_charts
 from stages.lib.render import chart
@@ -143,20 +145,21 @@ def run(arguments: argparse.Namespace) -> None:
         file.write(summary.text(inputs, places, outcome.text(predictions, results.models)))
     home = arguments.output.parent
     parts = [part for corpus in inputs.corpora.values() for part in provenance.parts_of(corpus)]
-    manifests = [*results.all(), *predictions, *inputs.corpora.values(), *inputs.lists.values()]
-    identity = {
+    manifests: list[Manifest] = [*results.all(), *predictions, *inputs.corpora.values(), *inputs.lists.values()]
+    identity: SummaryIdentity = {
         "recipe": {},
         "inputs": {manifest.relative(one.path, home): one.digest for one in manifests},
         "missing": missing,
         "outputs": manifest.described([arguments.scores, *figures, text], home),
     }
     # the pages show times that may differ between two equal results, so they and what they show are no identity
-    record = clock.record(
-        pages=manifest.described(pages, home),
-        files={} if arguments.plan is None else manifest.described([arguments.plan], home),
-        logs=manifest.described(logs_of(results), home),
-        manifests={manifest.relative(one.path, home): one.sha256 for one in [*manifests, *parts]},
-    )
+    record: Record = {
+        **clock.record(),
+        "pages": manifest.described(pages, home),
+        "files": {} if arguments.plan is None else manifest.described([arguments.plan], home),
+        "logs": manifest.described(logs_of(results), home),
+        "manifests": {manifest.relative(one.path, home): one.sha256 for one in [*manifests, *parts]},
+    }
     manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 

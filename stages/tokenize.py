@@ -19,15 +19,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from stages.lib import files, manifest, stage
+from stages.lib import manifest_types as types
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ListManifest
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, duplicates, source
 from stages.lib.sources.documents import FilterCounts
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
 
 KEPT, TEXTS = "manifest.json", "validation.jsonl"
 ENCODE_BYTES = 1 << 20  # text that is encoded at once: bounds memory, and makes the cost of a call negligible
+
+_Key = Literal["duplicates", "near_duplicates"]
+_Stage = Literal["find_duplicates", "verify_duplicates"]
+DUPLICATES: tuple[tuple[_Key, types.Count, str, _Stage, str], ...] = (
+    ("duplicates", "duplicates_of", "duplicate", "find_duplicates", "hash_documents"),
+    ("near_duplicates", "near_duplicates_of", "near duplicate", "verify_duplicates", "sketch"),
+)
+"""(key, count of those that stay, reason, stage that finds them, the first stage before it)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +91,23 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     part = documents.Part(arguments.list, arguments.part, recipe.parts)
     listed, name = part.listed, part.name
     tokenizer = Tokenizer(arguments.tokenizer)
-    known = {
-        **{key: value for key, value in part.identity.items() if key != "parts"},  # it is in the recipe
-        "recipe": recipes.written(recipe, "identity"),
+    known: types.KnownPart = {
+        "source": name,
         "source_recipe": source.comparable(listed.identity["recipe"]),
+        "part": arguments.part,
+        "inputs": part.identity["inputs"],
+        **part.filter_code,
+        "recipe": recipes.written(recipe, "identity"),  # with the number of parts
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
     }
-    drop, repeated = _duplicates(arguments, recipe, known)
+    drop, repeated = _duplicates(arguments, recipe, part.identity, known)
     clean = _contaminated(arguments.items, recipe, known, tokenizer)
     files.clear_leftovers(arguments.output)
     payload = files.payload_of(arguments.output)
     if _is_up_to_date(payload, known):
         logger.info("part %s of %s is up to date", arguments.part, name)
         kept = manifest.read(payload / KEPT)  # perhaps of an earlier list with the same files for this part
-        manifest.write(arguments.output, arguments.stage_name, kept.identity, kept.record | _of_list(listed))
+        manifest.write(arguments.output, arguments.stage_name, kept.identity, {**kept.record, **_of_list(listed)})
         return
 
     def make(encoder: Encoder) -> dict[str, Any]:
@@ -108,8 +120,8 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
         padding.warn(name)
         ids = check.record() | padding.record()
-        counts = dropped.record() | repeated
-        record = clock.record(**_of_list(listed), **encoder.record, **ids, **counts, max_malformed=limit)
+        counts = {**dropped.record(), **repeated, "max_malformed": limit}
+        record = {**clock.record(), **_of_list(listed), **encoder.record, **ids, **counts}
         return manifest.content(arguments.stage_name, identity_, record)
 
     content = fast.encode_exactly(tokenizer, make)
@@ -117,16 +129,16 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     files.write_json(arguments.output, content)
 
 
-def _of_list(listed: Manifest) -> dict[str, Any]:
+def _of_list(listed: ListManifest) -> dict[str, Any]:
     """Return what the record of a part repeats of its source's list. No token depends on it."""
     return {"list": listed.digest, "license": listed.record.get("license")}
 
 
 def _duplicates(
-    arguments: argparse.Namespace, recipe: TokenizeRecipe, known: dict[str, Any]
-) -> tuple[Callable[[Iterable[Entry]], Iterator[Entry]], dict[str, dict[str, int]]]:
-    """Return a function that drops the part's duplicates, and {kind of duplicates: {source that the documents that stay
-    are of: number}}; adds the digests of their lists to `known`.
+    arguments: argparse.Namespace, recipe: TokenizeRecipe, part: types.NumberedPart, known: types.KnownPart
+) -> tuple[Callable[[Iterable[Entry]], Iterator[Entry]], types.Counts[dict[str, int]]]:
+    """Return a function that drops the part's duplicates, and the counts of those that stay for them; adds the digests
+    of their lists to `known`.
 
     Raises UserError if a manifest is missing, not expected, or made of other text.
     """
@@ -135,19 +147,16 @@ def _duplicates(
         raise UserError(f"--duplicates must {expected} if tokenize.duplicates is {recipe.duplicates}")
     numbers: dict[str, np.ndarray] = {}
     following: Callable[[Iterable[Entry]], Iterator[Entry]] = iter
-    kept_in: dict[str, dict[str, int]] = {}
-    for key, reason, made_by, made_from in (
-        ("duplicates", "duplicate", "find_duplicates", "hash_documents"),
-        ("near_duplicates", "near duplicate", "verify_duplicates", "sketch"),
-    ):
+    kept_in: types.Counts[dict[str, int]] = {}
+    for key, count, reason, made_by, made_from in DUPLICATES:
         path, option = getattr(arguments, key), f"--{key.replace('_', '-')}"
         if path is None:
             continue
         made = manifest.read(path, made_by)
-        entry = duplicates.entry_of_part(made, known | {"parts": recipe.parts}, option, made_from)
+        entry = duplicates.entry_of_part(made, part, option, made_from)
         numbers[reason] = np.load(made.directory / entry["path"])
         if "kept_in" in made.record:  # earlier versions did not count it
-            kept_in[f"{key}_of"] = made.record["kept_in"][made.identity["parts"].index(entry)]
+            kept_in[count] = made.record["kept_in"][made.identity["parts"].index(entry)]
         known[key] = made.identity["outputs"][entry["path"]]["sha256"]
         following = functools.partial(
             duplicates.without, numbers=numbers, total=entry["documents"], option=f"{option} {path}", rerun=made_from
@@ -156,7 +165,7 @@ def _duplicates(
 
 
 def _contaminated(
-    paths: Sequence[Path], recipe: TokenizeRecipe, known: dict[str, Any], tokenizer: Tokenizer
+    paths: Sequence[Path], recipe: TokenizeRecipe, known: types.KnownPart, tokenizer: Tokenizer
 ) -> Callable[[Iterable[Entry]], Iterator[Entry]]:
     """Return a function that drops the contaminated documents; adds the digests of the items to `known`.
 
@@ -179,18 +188,20 @@ def _contaminated(
     return functools.partial(without, index=index, text_of=text_of)
 
 
-def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> dict[str, Any]:
-    return {
+def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> types.CorpusTokenizer:
+    identity_: types.CorpusTokenizer = {
         "digest": tokenizer.digest,
         "vocab_size": tokenizer.vocab_size,
         "bos": tokenizer.bos,
         "eos": tokenizer.eos,
         "bos_added": recipe.bos,
-        **({"fill_in_the_middle": tokenizer.fill_in_the_middle} if tokenizer.fill_in_the_middle else {}),
     }
+    if tokenizer.fill_in_the_middle:
+        identity_["fill_in_the_middle"] = tokenizer.fill_in_the_middle
+    return identity_
 
 
-def _is_up_to_date(payload: Path, known: Mapping[str, Any]) -> bool:
+def _is_up_to_date(payload: Path, known: types.KnownPart) -> bool:
     if not (payload / KEPT).exists():
         return False
     try:
@@ -208,14 +219,14 @@ def _is_up_to_date(payload: Path, known: Mapping[str, Any]) -> bool:
 
 def _make(
     payload: Path,
-    known: Mapping[str, Any],
+    known: types.KnownPart,
     found: Iterable[Entry],
     tokenizer: Tokenizer,
     encoder: Encoder,
     recipe: TokenizeRecipe,
     dropped: FilterCounts,
     check: PretokenizedCheck,
-) -> dict[str, Any]:
+) -> types.PartIdentity:
     """Write the payload atomically; return the part's identity."""
     from stages.lib.tokens import shards
 
@@ -232,18 +243,25 @@ def _make(
         if recipe.parts == 1:  # else the other parts may have documents: index knows
             dropped.check_rest()
         check.warn()
-        splits = {split: _split_identity(writer.finish(), payload.name) for split, writer in writers.items()}
-        splits[VALIDATION]["texts"] = [{"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}]
-    made = [*splits[TRAIN]["shards"], *splits[VALIDATION]["shards"], *splits[VALIDATION]["texts"]]
-    outputs = {file["path"]: {"bytes": file["bytes"], "sha256": file["sha256"]} for file in made}
-    return {**known, **splits, "outputs": outputs}
+        train, held_out = (_split_identity(writer.finish(), payload.name) for writer in writers.values())
+        texts_file: types.PlacedFile = {"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}
+    made: list[types.PlacedFile] = [*train["shards"], *held_out["shards"], texts_file]
+    return {
+        **known,
+        "train": train,
+        "validation": {**held_out, "texts": [texts_file]},
+        "outputs": {file["path"]: {"bytes": file["bytes"], "sha256": file["sha256"]} for file in made},
+    }
 
 
-def _split_identity(written: Sequence[dict[str, Any]], directory: str) -> dict[str, Any]:
+def _split_identity(written: Sequence[types.Shard], directory: str) -> types.Split:
     """Return the manifest's entry of a split."""
-    shards = [shard | {"path": f"{directory}/{shard['path']}"} for shard in written]
-    totals = {key: sum(shard[key] for shard in shards) for key in ("documents", "tokens", "text_bytes")}
-    return totals | {"shards": shards}
+    return {
+        "documents": sum(shard["documents"] for shard in written),
+        "tokens": sum(shard["tokens"] for shard in written),
+        "text_bytes": sum(shard["text_bytes"] for shard in written),
+        "shards": [{**shard, "path": f"{directory}/{shard['path']}"} for shard in written],
+    }
 
 
 def _add(

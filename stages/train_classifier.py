@@ -27,6 +27,7 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import ClassifierIdentity
 from stages.lib.recipe import identity
 from stages.lib.sources import classifier, documents, source, spans, storage
 from stages.lib.sources.classifier import Classifier
@@ -99,14 +100,15 @@ def run(arguments: argparse.Namespace, recipe: ClassifierRecipe) -> None:
     classifier.save(model, path)
     measured = measures(*(model.scores(held[kind]) for kind in CLASSES))
     logger.info("held-out accuracy %.3f, ROC AUC %.3f", measured["accuracy"], measured["roc_auc"])
-    identity_ = {
+    identity_: ClassifierIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "ngram_words": model.ngram_words,
         "trained_on": digests,
         "outputs": {path.name: manifest.describe(path)},
     }
     numbers = {kind: {"trained_on": len(train[kind]), "held_out": len(held[kind])} for kind in CLASSES}
-    record = clock.record(documents=numbers, **measured, words=telling_words(model, [*held["good"], *held["bad"]]))
+    words = telling_words(model, [*held["good"], *held["bad"]])
+    record = {**clock.record(), "documents": numbers, **measured, "words": words}
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 

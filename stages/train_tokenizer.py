@@ -21,7 +21,7 @@ import argparse
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,8 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Clock, Manifest
+from stages.lib.manifest import Clock, ListManifest
+from stages.lib.manifest_types import FillInTheMiddleIds, TokenizerIdentity, TokenizerRecord
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, source, spans
 from stages.lib.sources.documents import FilterCounts
@@ -40,7 +41,7 @@ from stages.lib.tokenizer import tokenizer as tokenizers
 from stages.lib.tokenizer.tokenizer import SENTINELS
 
 if TYPE_CHECKING:
-    import sentencepiece
+    pass
 
 UNK, BOS, EOS = 0, 1, 2
 SENTENCE_BYTES = 4192  # SentencePiece's own limit: it drops longer sentences silently
@@ -158,59 +159,61 @@ def package_custom(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock
     package = custom.package_of(Path(recipe.path), recipe.bos, recipe.eos, where, recipe.sentinels)
     tokenizers.write_files(directory, package, recipe.bos, recipe.eos, custom.unknown_of(package))
     custom.check_written(directory, where)
-    identity_ = {
+    identity_: TokenizerIdentity = {
         # not the file's path: its content is in the outputs
         "recipe": {key: value for key, value in recipes.written(recipe, "identity").items() if key != "path"},
         **custom.identity_of(package, recipe.bos, recipe.eos, recipe.sentinels),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
-    record = clock.record(taken={"path": recipe.path, **manifest.describe(recipe.path)})
+    record: TokenizerRecord = {**clock.record(), "taken": {"path": recipe.path, **manifest.describe(recipe.path)}}
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
 def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) -> None:
     """Train a tokenizer on the lists' sources, package it, and write the manifest."""
+    import sentencepiece
+
     assert recipe.sample is not None
     lists = {name: (listed, of_source) for listed, name, of_source in map(source.read_list, arguments.lists)}
     for name in recipe.sample:
         if name not in lists:
             raise UserError(f"train_tokenizer.sample.{name} must be one of the sources in --lists: {', '.join(lists)}")
-    limits = _sample_bytes(recipe.sample, recipe.sample_mb)
+    total = sum(recipe.sample.values())
+    limits = {name: int(recipe.sample_mb * 1e6 * weight / total) for name, weight in recipe.sample.items()}
     sample = b"".join(_sample(*lists[name], limits[name]) for name in sorted(recipe.sample))
     logger.info("training on %.1f MB", len(sample) / 1e6)
     model = _train(sample, recipe)
     directory = arguments.output.parent
     with files.atomic(directory / tokenizers.MODEL) as file:
         file.write(model)
-    processor = _processor(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     tokenizers.write_package(directory, processor, recipe.model, [*recipe.sentinels.values()])
-    identity_ = {
+    sentinels: FillInTheMiddleIds = {}
+    if recipe.sentinels:
+        ids = {name: processor.piece_to_id(piece) for name, piece in recipe.sentinels.items()}
+        sentinels = {"fill_in_the_middle": ids}
+    identity_: TokenizerIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "sample": files.sha256_bytes(sample),
         "vocab_size": len(processor),
         "unk": UNK,
         "bos": BOS,
         "eos": EOS,
-        **_ids_of(recipe.sentinels, processor),
+        **sentinels,
         # not the .model, which holds its trainer's arguments as well: the pieces determine a tokenizer
         "pieces": manifest.digest_of({"pieces": tokenizers.pieces_of(processor)}),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
-    record = clock.record(model_bytes=len(model), model_sha256=files.sha256_bytes(model), sample_bytes=len(sample))
+    record: TokenizerRecord = {
+        **clock.record(),
+        "model_bytes": len(model),
+        "model_sha256": files.sha256_bytes(model),
+        "sample_bytes": len(sample),
+    }
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
-def _ids_of(sentinels: Mapping[str, str], processor: sentencepiece.SentencePieceProcessor) -> dict[str, dict[str, int]]:
-    if not sentinels:
-        return {}
-    return {"fill_in_the_middle": {name: processor.piece_to_id(piece) for name, piece in sentinels.items()}}
-
-
-def _sample_bytes(weights: Mapping[str, float], sample_mb: float) -> dict[str, int]:
-    return {name: int(sample_mb * 1e6 * weight / sum(weights.values())) for name, weight in weights.items()}
-
-
-def _sample(listed: Manifest, recipe: source.SourceRecipe, limit: int) -> bytes:
+def _sample(listed: ListManifest, recipe: source.SourceRecipe, limit: int) -> bytes:
     """Return whole training documents of a source up to `limit` bytes, one after the other.
 
     Files are taken in the order of their names' hashes, so that the sample does not depend on the alphabet.
@@ -307,12 +310,6 @@ def _character_start(data: bytes, at: int) -> int:
     while data[at] & 0xC0 == 0x80:
         at -= 1
     return at
-
-
-def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    import sentencepiece
-
-    return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

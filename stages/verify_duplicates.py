@@ -16,16 +16,16 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from stages.lib import files, manifest, stage
+from stages.lib import manifest_types as types
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import FileDescription, Manifest
+from stages.lib.manifest import CandidatesManifest, DocumentsManifest
 from stages.lib.sources import duplicates
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.near_duplicates import (
@@ -60,13 +60,13 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
     directory = arguments.output.parent
     files.clear_leftovers(directory / REMOVED)
     removed, kept_in = _write_evidence(directory / REMOVED, verification, parts)
-    described: list[dict[str, Any]] = []
-    outputs: dict[str, FileDescription] = {REMOVED: manifest.describe(directory / REMOVED)}
+    described: list[types.EntryOfPart] = []
+    outputs: types.Files = {REMOVED: manifest.describe(directory / REMOVED)}
     for owner, part in enumerate(parts):
         name = f"{part['source']}/{part['part']:05d}.near_duplicates.npy"
         numbers = np.sort(numbers_of(removed[owners_of(removed) == owner]))
         outputs[name] = duplicates.saved(directory / name, numbers)
-        described.append(part | {"duplicates": len(numbers), "path": name})
+        described.append({**part, "duplicates": len(numbers), "path": name})
     total = sum(part["documents"] for part in parts)
     refused = dict(sorted(verification.refused.items()))
     logger.info(
@@ -74,37 +74,39 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
         f"{len(removed):,}", f"{total:,}", f"{verification.compared:,}",
         ", ".join(f"{reason}: {count:,}" for reason, count in refused.items()) or "any condition: 0",
     )  # fmt: skip
-    identity = {
+    dropped: types.ExactDuplicates = {"duplicates": exact} if exact else {}
+    identity: types.NearDuplicatesIdentity = {
         "recipe": recipes.written(recipe, "identity"),
         "candidates": candidates.digest,
         "copies": [copy.digest for copy in copies],
-        **({"duplicates": exact} if exact else {}),
+        **dropped,
         "parts": described,
         "outputs": outputs,
     }
-    record = clock.record(
-        pairs=pairs.shape[1],
-        compared=verification.compared,
-        refused=refused,
-        kept_in=[dict(sorted(sources.items())) for sources in kept_in],
-    )
+    record = {
+        **clock.record(),
+        "pairs": pairs.shape[1],
+        "compared": verification.compared,
+        "refused": refused,
+        "kept_in": [dict(sorted(sources.items())) for sources in kept_in],
+    }
     manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
-def _copies_in_order(paths: Sequence[Path], candidates: Manifest) -> list[Manifest]:
+def _copies_in_order(paths: Sequence[Path], candidates: CandidatesManifest) -> list[DocumentsManifest]:
     """Return the manifests of the copies of all parts, in the order of the candidates' parts."""
     copies = duplicates.parts_in_order(paths, "copy_candidates", "--copies")
     parts = candidates.identity["parts"]
     for copy in copies:
         entry = duplicates.entry_of_part(candidates, copy.identity, "--candidates", "sketch")
-        if copy.identity["candidates"] != candidates.identity["outputs"][entry["path"]]["sha256"]:
+        if copy.identity.get("candidates") != candidates.identity["outputs"][entry["path"]]["sha256"]:
             raise UserError(f"{copy.path} has other candidates than {candidates.path}; rerun with -R copy_candidates")
     if len(copies) != len(parts):
         raise UserError(f"--copies must name the copies of all {len(parts)} parts of {candidates.path}")
     return copies
 
 
-def _exact_duplicates(path: Path | None, parts: Sequence[dict[str, object]]) -> tuple[np.ndarray, str | None]:
+def _exact_duplicates(path: Path | None, parts: Sequence[types.EntryOfPart]) -> tuple[np.ndarray, str | None]:
     """Return the places of the documents that find_duplicates removes, with either split, and its digest."""
     places = [np.empty(0, np.uint64)]
     if path is None:
@@ -127,7 +129,7 @@ SCHEMA = pa.schema(
 
 
 def _write_evidence(
-    path: Path, verification: Verification, parts: Sequence[dict[str, Any]]
+    path: Path, verification: Verification, parts: Sequence[types.EntryOfPart]
 ) -> tuple[np.ndarray, list[Counter[str]]]:
     """Write a row per removed document; return the places of the documents, uint64, and per part the number of those
     that stay for its documents, {source: number}.
@@ -139,7 +141,7 @@ def _write_evidence(
     def described(which: str, place: int) -> dict[str, object]:
         part = parts[int(owners_of(np.uint64(place)))]
         split = TRAIN if place & int(TRAINING) else VALIDATION
-        values = {"source": part["source"], "id": verification.copies[place].id, "split": split}
+        values: dict[str, object] = {"source": part["source"], "id": verification.copies[place].id, "split": split}
         values |= {"part": part["part"], "number": int(numbers_of(np.uint64(place)))}
         return {f"{which}_{key}": value for key, value in values.items()}
 

@@ -110,7 +110,7 @@ def given_config(given: str | None) -> tuple[dict[str, Any], ModelRecipe | None]
             raise UserError(f"--model-config must be JSON or the path of a config.json: {error}") from None
         keys = {key: value for key, value in content.items() if key not in (*IDS, "vocab_size")}
         return content, recipe.load(ARCHITECTURES, keys, "--model-config")
-    path = Path(given, "config.json") if Path(given).is_dir() else Path(given)
+    path = config_json.file_of(given)
     content = files.read_json_object(path)
     return content, config_json.read_config(content, path)[0]
 

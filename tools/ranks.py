@@ -19,9 +19,7 @@ from stages.lib import stage
 from stages.lib.distributed import gpus
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.training.settings.recipe import TrainRecipe, ranks_that_fit
-
-WITHOUT_GPUS = 2  # ranks of a training, so that a laptop runs what a cluster runs
+from stages.lib.training.settings.recipe import RANKS_WITHOUT_GPUS, TrainRecipe, ranks_that_fit
 
 
 def ranks_of(keys: dict[str, Any], num_gpus: int) -> int:
@@ -31,7 +29,7 @@ def ranks_of(keys: dict[str, Any], num_gpus: int) -> int:
         return 1
     if not (type(batch) is type(micro_batch) is int and batch > 0 and micro_batch > 0):
         return num_gpus or 1  # not a training, or a mistake that the stage reports
-    fitting = ranks_that_fit(batch, micro_batch, num_gpus or WITHOUT_GPUS)
+    fitting = ranks_that_fit(batch, micro_batch, num_gpus or RANKS_WITHOUT_GPUS)
     if fitting < num_gpus:
         logger.warning(
             "%s of %s GPUs are used: the largest number of ranks that divides global_batch_size %s into "

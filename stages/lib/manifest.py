@@ -19,10 +19,12 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Generic, Literal, TypedDict, TypeVar, overload
 
 from stages.lib import files
+from stages.lib import manifest_types as types
 from stages.lib.errors import UserError
+from stages.lib.manifest_types import FileDescription, Files
 
 PACKAGES = (
     *("torch", "numpy", "pyarrow", "sentencepiece", "tokenizers", "gigatoken"),
@@ -34,7 +36,7 @@ FORMAT = 2
 PLAN_FORMAT = 1
 """Version of the file of figures that `tools.plan` writes and the report reads."""
 
-TRAINING = ("pretrain", "finetune")
+TRAINING: tuple[Literal["pretrain"], Literal["finetune"]] = ("pretrain", "finetune")
 """The stages whose manifests are milestones."""
 
 COMMIT = "commit.json"
@@ -44,187 +46,28 @@ KEYS = {"format", "stage", "identity", "record", "sha256"}
 ENVIRONMENT = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "WORLD_SIZE")
 
 
-class FileDescription(TypedDict):
-    """A file."""
-
-    bytes: int
-    sha256: str
+Identity_co = TypeVar("Identity_co", bound=Mapping[str, Any], covariant=True)
+Record_co = TypeVar("Record_co", bound=Mapping[str, Any], covariant=True)
 
 
-class Batch(TypedDict):
-    """A record batch of a shard: what is in it, and at which bytes of the file its two columns begin."""
-
-    documents: int
-    tokens: int
-    offsets_at: int
-    values_at: int
+class _Outputs(TypedDict):
+    outputs: Files
 
 
-class TextFile(FileDescription):
-    """A file of validation text, by its path from the manifest."""
-
-    path: str
-
-
-class Shard(TextFile):
-    """An Arrow file of token ids."""
-
-    tokens: int
-    documents: int
-    text_bytes: int
-    batches: list[Batch]
-
-
-SplitName = Literal["train", "validation"]
-
-
-class Split(TypedDict):
-    """The training or the validation documents of a source, in order; `texts` of validation documents alone."""
-
-    documents: int
-    tokens: int
-    text_bytes: int
-    shards: list[Shard]
-    texts: NotRequired[list[TextFile]]
-
-
-COUNTED: tuple[Literal["documents", "tokens", "text_bytes"], ...] = ("documents", "tokens", "text_bytes")
-"""The keys of a split that add up over its parts."""
-
-
-class CorpusSource(TypedDict):
-    """A source of a corpus; `ids` if its documents came as token ids."""
-
-    train: Split
-    validation: Split
-    ids: NotRequired[Any]
-
-
-class CorpusTokenizer(TypedDict):
-    """The tokenizer of a corpus: its digest, ids, and whether documents begin with BOS."""
-
-    digest: str
-    vocab_size: int
-    bos: int
-    eos: int
-    bos_added: bool
-    fill_in_the_middle: NotRequired[Any]
-
-
-class Score(TypedDict):
-    """A score with its standard error and the number of documents, None where they are not known."""
-
-    value: float | None
-    stderr: float | None
-    n: int | None
-
-
-Scores = dict[str, dict[str, Score]]
-"""{task: {metric: score}}"""
-
-
-class Identity(TypedDict, total=False):
-    """The keys of identities, of which each stage has some. Digests are those of other manifests' identities."""
-
-    recipe: dict[str, Any]
-    """The recipe's keys that are part of the identity and differ from their defaults."""
-    outputs: dict[str, FileDescription]
-    """By path from the manifest."""
-    inputs: Any
-    """tokenize: files of the source, with sha256; summarize: sha256 of manifests by path."""
-    parts: Any
-    """Of stages that gather parts: their digests."""
-
-    source: str
-    """Name of a source; beside it, its `source_recipe`, the number `part`, and digests of what filters it."""
-    source_recipe: dict[str, Any]
-    part: int
-    files: list[dict[str, Any]]
-    """list: `name` and `bytes` of the files of a source, in order."""
-    classifier: str
-    filter_code: str
-    decontaminate: dict[str, str]
-    documents: int
-    train: Split
-    validation: Split
-    """tokenize: the documents of a part."""
-    dtype: str
-    """index: numpy's name of the dtype of token ids."""
-    sources: dict[str, CorpusSource]
-
-    tokenizer: Any
-    """A digest; in tokenize and index a CorpusTokenizer."""
-    vocab_size: int
-    unk: int
-    bos: int
-    eos: int
-    fill_in_the_middle: dict[str, int]
-    pieces: str
-    sample: str
-
-    corpus: str
-    initial: str
-    """The checkpoint, as `checkpoint_digest` has it, that a training begins with."""
-    tuned_on: dict[str, str]
-    """finetune: digests of its sources by name."""
-    template: str
-    """finetune: sha256 of the chat template."""
-    step: int
-    samples: int
-    tokens: int
+class _Checkpoint(_Outputs):
     checkpoint: str
-    """Directory of a milestone's checkpoint, from the manifest."""
-
-    model: str
-    seq_len: int
-    parameters: int
-    export: str
-    baseline: str
-    suite: str
-    results: Any
-    """evaluate: {task: {metric: Score}}; find_contamination: {task: items, and how many are contaminated}."""
-    exchanged_contexts: Scores
-    trivial: Scores
-    """{task: {trivial reader: score}}"""
-    groups: dict[str, list[str]]
-    """{group of tasks: its tasks}"""
-    task_versions: dict[str, Any]
-    num_fewshot: dict[str, int]
-    harness: str
-    vllm: str
-    chat_template: bool
-    """False if questions were to be put in a chat template, and the model has none."""
-    prompt_completion: str
-    include: str
-    """sha256 of a directory of task files."""
-
-    items: str
-    tasks: Any
-    shards: Any
-    ngram_words: int
-    candidates: str
-    lists: dict[str, str]
-    evaluations: dict[str, str]
-    contamination: dict[str, str]
-    baselines: dict[str, str]
-    licenses: list[str]
-    name: str
-    missing: list[str]
-    models: Any
-    points: Any
-    curve: Any
-    trained_on: Any
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """A manifest: its path, the name of the stage that wrote it, its identity and record."""
+class Manifest(Generic[Identity_co, Record_co]):
+    """A manifest: its path, the name of the stage that wrote it, its identity and record, whose keys are those of
+    `manifest_types`. `Manifest` alone is that of any stage, with any keys.
+    """
 
     path: Path
     stage: str
-    identity: Identity
-    record: dict[str, Any]
-    """All that may differ between two equal results; see Clock.record for the keys that every stage has."""
+    identity: Identity_co
+    record: Record_co
 
     @functools.cached_property
     def digest(self) -> str:
@@ -241,7 +84,7 @@ class Manifest:
         """The directory that the manifest's paths are relative to."""
         return self.path.parent
 
-    def output(self, name: str) -> Path:
+    def output(self: "Manifest[_Outputs, Any]", name: str) -> Path:
         """Return the path of one output by its relative name.
 
         Raises UserError if the manifest does not list it, or the file is missing or has another size.
@@ -253,13 +96,33 @@ class Manifest:
         return self.directory / name
 
 
+ListManifest = Manifest[types.ListIdentity, types.ListRecord]
+ClassifierManifest = Manifest[types.ClassifierIdentity, types.ClassifierRecord]
+TokenizerManifest = Manifest[types.TokenizerIdentity, types.TokenizerRecord]
+DocumentsManifest = Manifest[types.DocumentsIdentity, types.Record]
+DuplicatesManifest = Manifest[types.DuplicatesIdentity, types.DuplicatesRecord]
+CandidatesManifest = Manifest[types.NearDuplicatesIdentity, types.Record]
+NearDuplicatesManifest = Manifest[types.NearDuplicatesIdentity, types.NearDuplicatesRecord]
+ItemsManifest = Manifest[types.ItemsIdentity, types.CodeRecord]
+PartManifest = Manifest[types.PartIdentity, types.PartRecord]
+CorpusManifest = Manifest[types.CorpusIdentity, types.CorpusRecord]
+OverlapsManifest = Manifest[types.OverlapsIdentity, types.Record]
+ContaminationManifest = Manifest[types.ContaminationIdentity, types.Record]
+ModelManifest = Manifest[types.ModelIdentity, types.ModelRecord]
+PredictionManifest = Manifest[types.PredictionIdentity, types.Record]
+ExportManifest = Manifest[types.ExportIdentity, types.ExportRecord]
+EvaluationManifest = Manifest[types.EvaluationIdentity, types.EvaluationRecord]
+CardManifest = Manifest[types.CardIdentity, types.Record]
+SummaryManifest = Manifest[types.SummaryIdentity, types.Record]
+
+
 def digest_of(identity: Any) -> str:
     """Return the sha256 of plain data in canonical JSON, in hexadecimal."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return files.sha256_bytes(text.encode())
 
 
-def checkpoint_digest(model: Manifest) -> str:
+def checkpoint_digest(model: Manifest[_Checkpoint, Any]) -> str:
     """Return the digest of the checkpoint's files, without the commit marker, of a milestone's manifest.
 
     It is `initial` in the identity of a model that is trained further from this one.
@@ -269,7 +132,7 @@ def checkpoint_digest(model: Manifest) -> str:
     return digest_of({name: file for name, file in described.items() if name != COMMIT})
 
 
-def commit_digest(identity: Mapping[str, Any]) -> str:
+def commit_digest(identity: _Checkpoint) -> str:
     """Return the sha256 of the commit marker of a milestone's checkpoint, by the identity of its manifest."""
     return identity["outputs"][f"{identity['checkpoint']}/{COMMIT}"]["sha256"]
 
@@ -304,7 +167,7 @@ def check_content(path: Path, described: FileDescription, manifest_path: Path | 
         )
 
 
-def described(paths: Iterable[Path], home: Path) -> dict[str, FileDescription]:
+def described(paths: Iterable[Path], home: Path) -> Files:
     """Return {path relative to `home`: its description} of the files that exist, for `files` or `logs` of a record."""
     return {relative(path, home): describe(path) for path in paths if path.exists()}
 
@@ -320,6 +183,42 @@ def describe(path: Path | str, first: int = 0, end: int | None = None) -> FileDe
     return {"bytes": count, "sha256": sha256}
 
 
+@overload
+def read(path: Path | str, stage: Literal["list"], /) -> ListManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["train_classifier"], /) -> ClassifierManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["train_tokenizer"], /) -> TokenizerManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["hash_documents", "sketch", "copy_candidates"], /) -> DocumentsManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["find_duplicates"], /) -> DuplicatesManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["find_candidates"], /) -> CandidatesManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["verify_duplicates"], /) -> NearDuplicatesManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["list_items"], /) -> ItemsManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["tokenize"], /) -> PartManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["index"], /) -> CorpusManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["find_overlaps"], /) -> OverlapsManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["find_contamination"], /) -> ContaminationManifest: ...
+@overload
+def read(path: Path | str, pretrain: Literal["pretrain"], finetune: Literal["finetune"] = ..., /) -> ModelManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["predict"], /) -> PredictionManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["convert"], /) -> ExportManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["evaluate"], /) -> EvaluationManifest: ...
+@overload
+def read(path: Path | str, stage: Literal["describe"], /) -> CardManifest: ...
+@overload
+def read(path: Path | str, *stages: str) -> Manifest: ...
 def read(path: Path | str, *stages: str) -> Manifest:
     """Read a manifest. `stages`: the names of the stages that may have written it; default: any.
 
@@ -344,7 +243,7 @@ def parse(path: Path | str, data: Any, *stages: str) -> Manifest:
         )
     if data.keys() != KEYS or not all(isinstance(data[key], dict) for key in ("identity", "record")):
         raise _not_a_manifest(path)
-    made = Manifest(Path(path), data["stage"], data["identity"], data["record"])
+    made: Manifest = Manifest(Path(path), data["stage"], data["identity"], data["record"])
     if data["sha256"] != made.sha256:
         raise UserError(
             f"{path} changed since it was written: its sha256 differs from its content's; "
@@ -360,13 +259,13 @@ def _not_a_manifest(path: Path | str) -> UserError:
     return UserError(f"{path} must be a manifest with the keys format, stage, identity, record and sha256")
 
 
-def content(stage: str, identity: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+def content(stage: str, identity: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a manifest of the stage named `stage` as plain data."""
-    made = Manifest(Path(), stage, cast(Identity, identity), record)
+    made: Manifest = Manifest(Path(), stage, identity, record)
     return {"format": FORMAT, "stage": stage, "identity": identity, "record": record, "sha256": made.sha256}
 
 
-def write(path: Path | str, stage: str, identity: Mapping[str, Any], record: dict[str, Any]) -> None:
+def write(path: Path | str, stage: str, identity: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     """Write a manifest of the stage named `stage` atomically. Relative paths in it start from its directory."""
     files.write_json(path, content(stage, identity, record))
 
@@ -379,8 +278,8 @@ class Clock:
         self.started = time.time()
         self.cpu = time.process_time()
 
-    def record(self, **more: Any) -> dict[str, Any]:
-        """Return the record of a manifest: seconds, versions, host, an allow-list of the environment, and `more`."""
+    def record(self) -> types.Record:
+        """Return the record of a manifest: seconds, versions, host, an allow-list of the environment."""
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
             "seconds": round(time.time() - self.started, 3),
@@ -391,7 +290,6 @@ class Clock:
             "python": platform.python_version(),
             "versions": _versions(),
             "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-            **more,
         }
 
 

@@ -3,15 +3,17 @@
 Snakemake deletes a declared output before each attempt, so a copy of the manifest is kept beside the payload.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import Record
 
 
-def restore(copy: Path, output: Path, expected: dict[str, Any], record: dict[str, Any]) -> bool:
+def restore(copy: Path, output: Path, expected: Mapping[str, Any], record: Record) -> bool:
     """Write the kept manifest to `output` if it describes the result to be made; return True if it does.
 
     `expected`: the part of the identity that is known before the work. `record`: the record that would be written now;
@@ -25,7 +27,7 @@ def restore(copy: Path, output: Path, expected: dict[str, Any], record: dict[str
     except UserError:
         return False
     same = all(kept.identity.get(name) == value for name, value in expected.items())
-    if not same or any(kept.record.get(name) != record[name] for name in ("code", "versions")):
+    if not same or (kept.record.get("code"), kept.record.get("versions")) != (record["code"], record["versions"]):
         return False
     for name, described in (kept.identity["outputs"] | kept.record.get("files", {})).items():
         path = output.parent / name

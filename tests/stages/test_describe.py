@@ -117,7 +117,7 @@ def test_baselines_and_contamination_stand_beside_the_scores(inputs, tmp_path):
     baseline = write_scores(tmp_path / "results/baselines/gpt_2/eval/validation.json", results=theirs)
     rates = {"hellaswag": {"n": 10042, "contaminated": 251, "rate": 0.025}}
     searched = tmp_path / "results/contamination/main/validation.json"
-    card_fixtures.write(searched, "search", {"results": rates})
+    card_fixtures.write(searched, "find_contamination", {"results": rates})
     card = card_of(inputs, **{"--baselines": [baseline], "--contamination": [searched]})
     assert "| score | examples | chance | contaminated | gpt_2 |" in card
     assert "| 0.287 \u00b1 0.004 | 10,042 | - | 2.5% (251 of 10,042) | 0.312 \u00b1 0.005 |" in card

@@ -93,7 +93,7 @@ def test_more_threads_than_cores_are_a_warning(run_checks, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4096")
     code, lines, _ = run_checks(NODES)
     assert code == 0
-    assert lines[1].startswith("warning  cores        more threads than cores, 1 x 4096 threads on ")
+    assert lines[1].startswith("warning  cores        more threads than cores, 1 x 4,096 threads on ")
 
 
 def test_another_version_is_a_warning_and_a_missing_package_fails(run_checks, monkeypatch):

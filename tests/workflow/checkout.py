@@ -194,6 +194,16 @@ def copy_project(path):
     return Checkout(_copy(_planned(), path))
 
 
+def rules_of(plan):
+    """Return the rules of the jobs of a plan."""
+    return set(plan.values())
+
+
+def outputs_of(plan, *rules):
+    """Return the outputs of the jobs of some rules in a plan, sorted."""
+    return sorted(output for output, rule in plan.items() if rule in rules)
+
+
 def write_commands(folder, commands):
     """Write scripts of bash in place of a scheduler's commands: `{name: script}`."""
     folder.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.workflow.checkout import HOME, Checkout, copy_project
+from tests.workflow.checkout import HOME, Checkout, copy_project, outputs_of, rules_of
 
 SEARCH = {"list_items", "find_overlaps", "find_contamination"}
 PARTS = [f"{source}/{part:05d}" for source in ("code", "prose") for part in range(2)]
@@ -41,18 +41,10 @@ def searched(made):
     return copy.deepcopy(made[1])
 
 
-def rules(plan):
-    return set(plan.values())
-
-
-def outputs_of(plan, *names):
-    return sorted(output for output, rule in plan.items() if rule in names)
-
-
 def test_nothing_is_planned_again_and_without_the_key_nothing_is_searched(finished, searched):
     assert finished.plan(config=searched) == {}
     del searched["contamination"]
-    assert rules(finished.plan("report", "contamination", config=searched)).isdisjoint(SEARCH)
+    assert rules_of(finished.plan("report", "contamination", config=searched)).isdisjoint(SEARCH)
 
 
 def test_the_search_is_planned_alone_for_suites_with_items(finished, searched, tmp_path):
@@ -60,7 +52,7 @@ def test_the_search_is_planned_alone_for_suites_with_items(finished, searched, t
     for name in ("contamination", "overlaps", "suites"):
         shutil.rmtree(place.path / "results" / name)
     plan = place.plan("contamination", config=searched)
-    assert rules(plan) == {*SEARCH, "contamination"}
+    assert rules_of(plan) == {*SEARCH, "contamination"}
     assert outputs_of(plan, "list_items") == ["results/suites/own_mine/items.json"]
     assert outputs_of(plan, "find_overlaps") == [f"results/overlaps/main/own_mine/{part}.json" for part in PARTS]
     assert outputs_of(plan, "find_contamination") == ["results/contamination/main/own_mine.json"]
@@ -68,11 +60,11 @@ def test_the_search_is_planned_alone_for_suites_with_items(finished, searched, t
 
 def test_another_rule_and_an_added_suite_plan_only_their_search_and_evaluation_keys_none(finished, searched):
     planned = {"find_overlaps", "find_contamination", "describe", "summarize", "all"}
-    assert rules(finished.plan(config=searched | {"contamination": {"rule": "palm"}})) == planned
+    assert rules_of(finished.plan(config=searched | {"contamination": {"rule": "palm"}})) == planned
     searched["runs"]["base"]["suites"].append("own_another")
     searched["suites"]["own_mine"] |= {"num_fewshot": 3, "limit": 10, "batch_size": 2}
     plan = finished.plan(config=searched)
-    assert rules(plan) == {*SEARCH, "evaluate", "describe", "summarize", "all"}
+    assert rules_of(plan) == {*SEARCH, "evaluate", "describe", "summarize", "all"}
     own = outputs_of(plan, *SEARCH)
     assert len(own) == 1 + len(PARTS) + 1 and all("own_another" in output for output in own)
     assert len(outputs_of(plan, "evaluate")) == 2 * 2
@@ -80,9 +72,9 @@ def test_another_rule_and_an_added_suite_plan_only_their_search_and_evaluation_k
 
 def test_decontaminate_plans_tokens_and_after_with_the_items_that_are_there(finished, searched):
     searched["corpora"]["main"]["tokenize"]["decontaminate"] = ["own_mine"]
-    assert rules(finished.plan("tokens", config=searched)) == {"tokenize", "index", "tokens"}
+    assert rules_of(finished.plan("tokens", config=searched)) == {"tokenize", "index", "tokens"}
     searched["suites"]["own_mine"]["tasks"] = ["another"]
-    assert {"list_items", "tokenize", "index", "pretrain"} <= rules(finished.plan(config=searched))
+    assert {"list_items", "tokenize", "index", "pretrain"} <= rules_of(finished.plan(config=searched))
 
 
 def test_a_suite_of_local_tasks_cannot_be_searched_for(finished, searched):

@@ -17,7 +17,7 @@ from stages.lib.model.architectures import ARCHITECTURES, LlamaRecipe
 from stages.lib.model.flops import active_count
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import MODEL, MODELS
-from tests.workflow.checkout import HOME
+from tests.workflow.checkout import HOME, outputs_of
 
 LADDER = {"target": "base", "sizes": [4e5, 8e5, 1.5e6, 2e6], "tokens_per_parameter": [0.1, "0.2"]}
 LLAMA_7B = {
@@ -214,19 +214,15 @@ def test_a_custom_tokenizer_needs_the_size_of_its_vocabulary_and_a_run_its_own_n
     assert len(runs_of_ladder(config, vocab_size=4096)) == 8
 
 
-def jobs(plan, rule):
-    return sorted(output for output, planned in plan.items() if planned == rule)
-
-
 def test_the_target_ladders_trains_the_ladder_and_not_its_target(pretending, config):
     done = pretending.dry_run("ladders", check=False)
     sentence = "the config has no ladder (ladders.NAME with target, sizes and tokens_per_parameter)"
     assert sentence in done.stdout + done.stderr
     config["ladders"] = {"tiny": LADDER}
     plan = pretending.plan("ladders", config=config)
-    assert len(jobs(plan, "pretrain")) == 8
-    assert not [output for output in jobs(plan, "pretrain") if "/base/" in output]
-    assert jobs(plan, "predict") == ["results/ladders/tiny.json"]
+    assert len(outputs_of(plan, "pretrain")) == 8
+    assert not [output for output in outputs_of(plan, "pretrain") if "/base/" in output]
+    assert outputs_of(plan, "predict") == ["results/ladders/tiny.json"]
     assert set(plan.values()) == {"list", "train_tokenizer", "tokenize", "index", "pretrain", "predict", "ladders"}
 
 
@@ -234,5 +230,5 @@ def test_all_trains_the_ladder_and_scores_the_target_alone(finished_checkout):
     ladder = {"target": "base", "sizes": [15e4, 3e5, 55e4], "tokens_per_parameter": [0.1, 0.2, 0.3]}
     config = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
     plan = finished_checkout.plan(config=config | {"ladders": {"tiny": ladder}})
-    assert len(jobs(plan, "pretrain")) == 9
+    assert len(outputs_of(plan, "pretrain")) == 9
     assert set(plan.values()) == {"pretrain", "predict", "summarize", "all"}

@@ -10,7 +10,7 @@ import pytest
 from stages.lib import manifest
 from stages.lib import recipe as recipes
 from stages.pretrain import PretrainRecipe
-from tests.workflow.checkout import copy_project
+from tests.workflow.checkout import copy_project, outputs_of, rules_of
 
 AFTER_EVALUATE = {"evaluate", "describe", "summarize", "all"}
 AFTER_CONVERT = {"convert", *AFTER_EVALUATE}
@@ -18,14 +18,6 @@ AFTER_PRETRAIN = {"pretrain", *AFTER_CONVERT}
 AFTER_FINETUNE = {"finetune", *AFTER_CONVERT}
 EVERYTHING = {"list", "train_tokenizer", "tokenize", "index", *AFTER_PRETRAIN}
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
-
-
-def rules(plan):
-    return set(plan.values())
-
-
-def outputs_of(rule, plan):
-    return sorted(output for output, planned in plan.items() if planned == rule)
 
 
 def model(run, step):
@@ -42,7 +34,7 @@ def change(config, key, value):
 
 def test_nothing_if_all_outputs_exist_and_everything_on_a_fresh_checkout(finished, pretending):
     assert finished.plan() == {}
-    assert rules(pretending.plan()) == EVERYTHING
+    assert rules_of(pretending.plan()) == EVERYTHING
 
 
 SHARED_KEYS = [
@@ -56,7 +48,7 @@ SHARED_KEYS = [
 @pytest.mark.parametrize(("key", "value", "planned"), SHARED_KEYS)
 def test_a_key_of_all_runs_plans_what_depends_on_it(finished_checkout, config, key, value, planned):
     change(config, key, value)
-    assert rules(finished_checkout.plan(config=config)) == planned
+    assert rules_of(finished_checkout.plan(config=config)) == planned
 
 
 PRETRAINED, SCORED = {"pretrain", "convert", "evaluate", "describe"}, {"convert", "evaluate", "describe"}
@@ -115,20 +107,20 @@ def test_a_key_of_a_run_plans_what_depends_on_it(many, tuning):
     plan = many[0].plan(config=tuning)
     for name, planned in [*((name, planned) for name, (*_, planned) in KEYS.items()), *AFTER.items()]:
         own = {output: rule for output, rule in plan.items() if output.startswith(f"results/runs/{name}/")}
-        assert rules(own) == planned, name
-    assert outputs_of("evaluate", plan)[0] == "results/runs/base/eval/00000100/statements.json"
-    made = outputs_of("pretrain", plan)
+        assert rules_of(own) == planned, name
+    assert outputs_of(plan, "evaluate")[0] == "results/runs/base/eval/00000100/statements.json"
+    made = outputs_of(plan, "pretrain")
     assert [output for output in made if "/inserted/" in output] == [model("inserted", step) for step in (101, 400)]
     assert [output for output in made if "/removed/" in output] == [model("removed", 400)]
-    assert rules(plan) == {*AFTER_PRETRAIN, "finetune"}
+    assert rules_of(plan) == {*AFTER_PRETRAIN, "finetune"}
 
 
 def test_prompt_completion_data_and_a_tuning_that_is_disabled(many, tuning):
     tuning["sources"]["statements"]["validation"] = 0.2
     plan = many[0].plan(config=tuning)
-    assert rules(plan) == {"list", *AFTER_FINETUNE}
-    assert all(output.endswith("/statements.json") for output in outputs_of("evaluate", plan))
-    assert rules(many[0].plan(config=many[1] | {"tune": False})) == {"summarize", "all"}
+    assert rules_of(plan) == {"list", *AFTER_FINETUNE}
+    assert all(output.endswith("/statements.json") for output in outputs_of(plan, "evaluate"))
+    assert rules_of(many[0].plan(config=many[1] | {"tune": False})) == {"summarize", "all"}
 
 
 def test_a_setting_of_a_profile_plans_nothing(finished):
@@ -150,7 +142,7 @@ def test_near_duplicates_are_searched_before_text_is_tokenized_and_a_threshold_i
     assert pretending.plan(config=config) == {}
     config["corpora"]["main"]["near_duplicates"] = {"min_overlap": 0.9}
     plan = pretending.plan(config=config)
-    assert rules(plan) == EVERYTHING - {"list", "train_tokenizer"} | {"verify_duplicates"}
+    assert rules_of(plan) == EVERYTHING - {"list", "train_tokenizer"} | {"verify_duplicates"}
     config["corpora"]["main"]["near_duplicates"] = {"min_overlap": 0.3}
     said = pretending.snakemake("-n", "--configfile", pretending.write_config(config), check=False).stderr
     assert "config: corpora.main.near_duplicates.sketch must find at least 95% of the documents that overlap" in said
@@ -169,8 +161,8 @@ def test_a_classifier_is_trained_before_the_source_that_it_filters_and_all_after
     assert pretending.plan(config=config) == {}
     config["classifiers"]["style"]["seed"] = 1
     plan = pretending.plan(config=config)
-    assert rules(plan) == EVERYTHING - {"train_tokenizer"} | {"train_classifier"}
-    assert outputs_of("list", plan) == ["results/sources/web/list.json"]
+    assert rules_of(plan) == EVERYTHING - {"train_tokenizer"} | {"train_classifier"}
+    assert outputs_of(plan, "list") == ["results/sources/web/list.json"]
 
     def said():
         return pretending.snakemake("-n", "--configfile", pretending.write_config(config), check=False).stderr
@@ -187,9 +179,9 @@ def test_an_appended_milestone_plans_only_itself_and_after(finished_checkout, co
     pretrain["steps"] *= 2
     pretrain["milestones"].append(2 * last)
     plan = finished_checkout.plan(config=config)
-    assert outputs_of("pretrain", plan) == [model("base", 2 * last)]
-    assert all(f"{2 * last:08d}" in output for output in outputs_of("convert", plan) + outputs_of("evaluate", plan))
-    assert rules(plan) == AFTER_PRETRAIN
+    assert outputs_of(plan, "pretrain") == [model("base", 2 * last)]
+    assert all(f"{2 * last:08d}" in output for output in outputs_of(plan, "convert") + outputs_of(plan, "evaluate"))
+    assert rules_of(plan) == AFTER_PRETRAIN
 
 
 def test_an_added_run_suite_or_corpus_plans_only_itself_and_the_summary(finished_checkout, config):
@@ -201,7 +193,7 @@ def test_an_added_run_suite_or_corpus_plans_only_itself_and_the_summary(finished
     config["sources"]["other"] = {"kind": "python-prose", "validation": 0.2}
     config["corpora"]["other"] = {"tokenizer": "main", "sources": ["other"]}
     plan = finished_checkout.plan(config=config)
-    assert rules(plan) == AFTER_PRETRAIN
+    assert rules_of(plan) == AFTER_PRETRAIN
     of_base = [output for output in plan if output.startswith("results/runs/") and "/more/" not in output]
     assert of_base and all(output.endswith(("/exam.json", "/card.json", "/README.md")) for output in of_base)
 
@@ -212,7 +204,7 @@ def test_a_new_optional_key_with_a_default_trains_and_scores_nothing(finished):
     path.write_text(text.replace(key, f'    novelty: int = identity(3)\n    """New."""\n\n{key}'), encoding="utf-8")
     assert path.read_text(encoding="utf-8") != text
     done = finished.python("-m", "snakemake", "-n", "all")  # the other plans run in a process with this project's code
-    assert rules(finished.jobs(done.stdout)) == {"summarize", "all"}  # the report compares code
+    assert rules_of(finished.jobs(done.stdout)) == {"summarize", "all"}  # the report compares code
 
 
 def test_a_comment_a_docstring_and_the_software_file_plan_nothing(finished):
@@ -224,11 +216,11 @@ def test_a_comment_a_docstring_and_the_software_file_plan_nothing(finished):
 
 def test_a_statement_in_convert_or_a_shared_module_trains_nothing_and_touch_accepts_it(finished):
     finished.append("stages/convert.py", "\nADDED = 1\n")
-    assert rules(finished.plan()) == AFTER_CONVERT
+    assert rules_of(finished.plan()) == AFTER_CONVERT
     finished.snakemake("--touch", "--cores", 1, "all")
     assert finished.plan() == {}
     finished.append("stages/lib/files.py", "\nADDED = 1\n")
-    assert rules(finished.plan()) == AFTER_CONVERT
+    assert rules_of(finished.plan()) == AFTER_CONVERT
 
 
 def test_a_statement_in_a_training_plans_only_the_summary_that_warns_unless_asked_for(pretending):
@@ -236,18 +228,18 @@ def test_a_statement_in_a_training_plans_only_the_summary_that_warns_unless_aske
     pretending.pretend_all_is_made(config)
     for stage in ("pretrain", "finetune"):
         pretending.append(f"stages/{stage}.py", "\nADDED = 1\n")
-    assert rules(pretending.plan(config=config)) == {"summarize", "all"}
+    assert rules_of(pretending.plan(config=config)) == {"summarize", "all"}
     config["rerun_on_code"] = True
     pretending.pretend_all_is_made(config)
     for stage in ("pretrain", "finetune"):
         pretending.append(f"stages/{stage}.py", "\nMORE = 1\n")
-    assert rules(pretending.plan(config=config)) == {*AFTER_PRETRAIN, "finetune"}
+    assert rules_of(pretending.plan(config=config)) == {*AFTER_PRETRAIN, "finetune"}
 
 
 def test_a_forced_stage_plans_itself_and_after(finished_checkout):
-    assert rules(finished_checkout.plan("scores", "-R", "evaluate")) == {"evaluate", "scores"}
-    assert rules(finished_checkout.plan("all", "-R", "list")) == EVERYTHING
-    assert rules(finished_checkout.plan("all", "-R", "describe")) == {"describe", "all"}
+    assert rules_of(finished_checkout.plan("scores", "-R", "evaluate")) == {"evaluate", "scores"}
+    assert rules_of(finished_checkout.plan("all", "-R", "list")) == EVERYTHING
+    assert rules_of(finished_checkout.plan("all", "-R", "describe")) == {"describe", "all"}
 
 
 def test_no_file_of_the_workflow_is_ancient(finished):
@@ -274,19 +266,19 @@ def test_without_snakemakes_memory_a_stale_manifest_is_planned_again_and_named(f
     given = ["all", "--configfile", finished.write_config(config)]
     done = finished.dry_run(*given)
     plan = finished.jobs(done.stdout)
-    assert rules(plan) == AFTER_PRETRAIN and outputs_of("pretrain", plan) == [model("base", last)]
+    assert rules_of(plan) == AFTER_PRETRAIN and outputs_of(plan, "pretrain") == [model("base", last)]
     why = "was made with optimizer.learning_rate = 0.032, and the config has 0.0123"
     assert f"caravan: {model('base', last)} {why}: it is planned again" in done.stdout
-    assert rules(finished.plan("tokens", *given[1:])) == set(), "a target that does not need it plans nothing"
+    assert rules_of(finished.plan("tokens", *given[1:])) == set(), "a target that does not need it plans nothing"
     done = finished.dry_run(*given, "--rerun-triggers", "mtime")
     assert finished.jobs(done.stdout) == {} and f"{why}: it is not planned again" in done.stdout
 
 
 def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(finished_checkout, config):
     plan = finished_checkout.plan(config=config | {"tune": True})
-    assert rules(plan) == {"list", *AFTER_FINETUNE}
-    assert outputs_of("finetune", plan) == [model("statements", config["runs"]["statements"]["finetune"]["steps"])]
-    assert rules(finished_checkout.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
+    assert rules_of(plan) == {"list", *AFTER_FINETUNE}
+    assert outputs_of(plan, "finetune") == [model("statements", config["runs"]["statements"]["finetune"]["steps"])]
+    assert rules_of(finished_checkout.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
 
 
 def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, config):
@@ -304,7 +296,7 @@ def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, c
     recipe |= {"epochs": 2, "milestones": [1, 2]}
     plan = finished.plan(config=tuning)
     epochs = [f"results/runs/statements/models/epoch00{number}.json" for number in (1, 2)]
-    assert outputs_of("finetune", plan) == [model("dpo", steps), *epochs]
+    assert outputs_of(plan, "finetune") == [model("dpo", steps), *epochs]
     assert "results/runs/statements/eval/epoch002/statements.json" in plan
 
 
@@ -315,14 +307,14 @@ def test_a_changed_custom_tokenizer_plans_all_outputs_that_depend_on_it(pretendi
     pretending.pretend_all_is_made(config)
     assert pretending.plan(config=config) == {}
     mine.write_text('{"changed": true}')
-    assert rules(pretending.plan(config=config)) == EVERYTHING - {"list"}
+    assert rules_of(pretending.plan(config=config)) == EVERYTHING - {"list"}
 
 
 def test_a_baseline_plans_its_scores_alone(finished, config, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     config["baselines"] = {"big": {"path": str(tmp_path)}, "hub": {"path": "org/model", "revision": "v1"}}
     plan = finished.plan(config=config)
-    assert rules(plan) == {"evaluate_baseline", "describe", "summarize", "all"}
+    assert rules_of(plan) == {"evaluate_baseline", "describe", "summarize", "all"}
     scores = [f"results/baselines/{name}/main/validation.json" for name in ("big", "hub")]
-    assert outputs_of("evaluate_baseline", plan) == scores
-    assert rules(finished.plan("scores", config=config)) == {"evaluate_baseline", "scores"}
+    assert outputs_of(plan, "evaluate_baseline") == scores
+    assert rules_of(finished.plan("scores", config=config)) == {"evaluate_baseline", "scores"}

@@ -10,10 +10,10 @@ from typing import Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
+from stages.lib.manifest import TRAINING
 from stages.lib.recipe import shown
 from stages.lib.training.settings.recipe import TrainRecipe
 
-STAGES = ("pretrain", "finetune")
 OF_THE_STEP = (
     *("seq_len", "global_batch_size", "dtype", "optimizer", "z_loss", "micro_batch_size", "sharding", "shard_degree"),
     *("cpu_offload", "activation_checkpointing", "compile", "float8", "cuda_graphs", "deterministic", "lora"),
@@ -58,7 +58,7 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     if name not in runs:
         raise UserError(f"--run must be one of the runs of {path} ({known}), got {name!r}")
     recipe = runs[name] if isinstance(runs[name], dict) else {}
-    stage = next((stage for stage in STAGES if isinstance(recipe.get(stage), dict)), None)
+    stage = next((stage for stage in TRAINING if isinstance(recipe.get(stage), dict)), None)
     if stage is None:
         raise UserError(f"runs.{name} of {path} must have pretrain or finetune")
     training = recipe[stage]
@@ -128,7 +128,7 @@ def model_of(config: Config, name: str) -> tuple[Config, int | None]:
         return keys, None
     from stages.lib.huggingface import config_json
 
-    file = Path(source, "config.json") if Path(source).is_dir() else Path(source)
+    file = config_json.file_of(source)
     return config_json.model_identity(file, keys), files.read_json_object(file).get("vocab_size")
 
 

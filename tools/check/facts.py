@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib.errors import UserError
+from stages.lib.manifest import TRAINING
+from stages.lib.render.numbers import several
 from stages.lib.sources import documents, source, storage
 from stages.lib.sources.documents import check_share
 from stages.lib.sources.entries import VALIDATION, Filtered, Malformed, split_of
@@ -103,14 +105,9 @@ def _records(recipe: SourceRecipe, place: sampling.Place, every_name: list[str])
             yield split_of(str(key), recipe.validation)
 
 
-TRAININGS = ("pretrain", "finetune")
-
-
 def facts_of(parts: Mapping[str, Mapping[str, Any]], recipes: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return {"runs": lines, "sources": lines}. `parts`, `recipes`: parts of the plan, and their recipes, by key."""
-    runs = [
-        _run(where, parts[where], recipe) for where, recipe in recipes.items() if parts[where]["stage"] in TRAININGS
-    ]
+    runs = [_run(where, parts[where], recipe) for where, recipe in recipes.items() if parts[where]["stage"] in TRAINING]
     sources = [_source(where, recipe) for where, recipe in recipes.items() if parts[where]["stage"] == "list"]
     return {"runs": runs, "sources": sources}
 
@@ -131,7 +128,7 @@ def _run(where: str, part: Mapping[str, Any], recipe: Any) -> str:
 
 def _source(where: str, recipe: SourceRecipe) -> str:
     name = where.removeprefix("sources.")
-    remote = [path for path in recipe.paths if storage.is_remote(path.removeprefix("file://"))]
+    remote = list(filter(_is_remote, recipe.paths))
     if remote:
         paths = "1 remote path, which is" if len(remote) == 1 else f"{len(remote)} remote paths, which are"
         return f"source {name}: {recipe.kind}, {paths} not opened"
@@ -140,7 +137,6 @@ def _source(where: str, recipe: SourceRecipe) -> str:
         found = source.list_files(name, recipe, left_out)
     except UserError as error:
         return f"source {name}: {error}"
-    number = "1 file" if len(found) == 1 else f"{len(found):,} files"
     size = amount(sum(file.bytes for file in found.values()))
     beside = f"; left out: {source.counted(left_out)}" if +left_out else ""
-    return f"source {name}: {recipe.kind}, {number}, {size}{beside}"
+    return f"source {name}: {recipe.kind}, {several(len(found), 'file')}, {size}{beside}"

@@ -16,7 +16,8 @@ from stages.lib import files, manifest
 from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.files import Sha256
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ListManifest, Manifest
+from stages.lib.render.numbers import several
 from stages.lib.scoring import inputs, scored_model
 from stages.lib.sources import source, storage
 from stages.lib.sources.kinds.registry import kind_of
@@ -105,7 +106,7 @@ class Outside:
             found = [self._sentence(path, made, sha256) for path, made in chosen.items() if made.stage == "list"]
         return [sentence for sentence in found if sentence is not None]
 
-    def _sentence(self, path: str, made: Manifest, sha256: Sha256) -> str | None:
+    def _sentence(self, path: str, made: ListManifest, sha256: Sha256) -> str | None:
         where = self.parts[path]["recipe"]
         recipe = self.recipes[where]
         local = [pattern for pattern in recipe.paths if not storage.is_remote(pattern.removeprefix("file://"))]
@@ -126,11 +127,11 @@ class Outside:
                 touched[name] = size
         unknown = ""
         if sum(touched.values()) > HASHED_BYTES:
-            unknown = f"{_number(len(touched), 'file')} with another time, too large to compare here"
+            unknown = f"{several(len(touched), 'file')} with another time, too large to compare here"
         elif touched:
             changed += self._changed(path, recipe, touched, sha256)
         states = [(changed, "changed"), (new, "new"), (gone, "missing")]
-        counted = [f"{_number(len(names), 'file')} {state}" for names, state in states if names]
+        counted = [f"{several(len(names), 'file')} {state}" for names, state in states if names]
         counted += [unknown] if unknown else []
         if not counted:
             return None
@@ -170,7 +171,7 @@ class Outside:
                 yield file
 
 
-def _digest_of_examples(listed: Manifest, root: Path, sha256: Sha256) -> str | None:
+def _digest_of_examples(listed: ListManifest, root: Path, sha256: Sha256) -> str | None:
     """Return the digest that `sources.examples` gives the files of a list; None if one is remote or missing."""
     described = []
     for file in listed.identity["files"]:
@@ -179,7 +180,3 @@ def _digest_of_examples(listed: Manifest, root: Path, sha256: Sha256) -> str | N
         described.append({**file, "sha256": sha256(root / file["name"])})
     known = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": described}
     return manifest.digest_of(known)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"

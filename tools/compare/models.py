@@ -10,7 +10,7 @@ from typing import Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import EvaluationManifest, ExportManifest, Manifest, ModelManifest
 from stages.lib.render.numbers import UNKNOWN
 from stages.lib.render.table import Cell, Table
 from stages.lib.results.curves import tokens_before
@@ -30,9 +30,9 @@ class ComparedModel:
 
     run: str
     step: int
-    model: Manifest
-    export: Manifest | None
-    evaluations: dict[str, Manifest]
+    model: ModelManifest
+    export: ExportManifest | None
+    evaluations: dict[str, EvaluationManifest]
 
     tokens: int
     """Training tokens, with those of the model that the run was tuned from."""

@@ -18,12 +18,13 @@ from pathlib import Path
 
 from stages.lib import stage
 from stages.lib.errors import RankLocalError, UserError
+from stages.lib.render.numbers import several
 from tools.doctor import runner
 from tools.doctor.filesystem import DISK_SPACE, FILESYSTEM
 from tools.doctor.gpus import GPUS
 from tools.doctor.hosts import HOST, NODES, VERSIONS
 from tools.doctor.network import CLOCKS, COLLECTIVES, NETWORK
-from tools.doctor.runner import FAIL, WARNING, Check, CheckRunner, counted
+from tools.doctor.runner import FAIL, WARNING, Check, CheckRunner
 from tools.doctor.slurm import SLURM
 
 CHECKS: tuple[Check, ...] = (
@@ -45,13 +46,13 @@ def run(arguments: argparse.Namespace) -> None:
         return
     failed = [result.name for result in checks.results if result.level == FAIL]
     warned = [result.name for result in checks.results if result.level == WARNING]
-    warnings = f"; {counted(len(warned), 'warning')} ({', '.join(warned)})" if warned else ""
+    warnings = f"; {several(len(warned), 'warning')} ({', '.join(warned)})" if warned else ""
     if failed:
-        text = f"not fit for a run: {counted(len(failed), 'check')} failed ({', '.join(failed)}){warnings}"
+        text = f"not fit for a run: {several(len(failed), 'check')} failed ({', '.join(failed)}){warnings}"
         # torchrun must end the ranks that do not answer
         raise (RankLocalError if checks.missing else UserError)(text)
     seconds = time.monotonic() - begin
-    print(f"fit for a run: {counted(len(checks.results), 'check')} in {seconds:.0f} s{warnings}", flush=True)
+    print(f"fit for a run: {several(len(checks.results), 'check')} in {seconds:.0f} s{warnings}", flush=True)
 
 
 def check_options(arguments: argparse.Namespace) -> None:

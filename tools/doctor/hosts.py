@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from stages.lib.render.numbers import several
 from stages.lib.space import amount
 from tools.doctor.runner import (
     FAIL,
@@ -27,7 +28,6 @@ from tools.doctor.runner import (
     Finding,
     Rendezvous,
     Reports,
-    counted,
     differences,
     host_names,
     join_names,
@@ -57,7 +57,7 @@ def collect_cores(_: Rendezvous, __: argparse.Namespace) -> dict[str, Any]:
 def evaluate_ranks(reports: Reports, _: argparse.Namespace) -> Finding:
     """Compare the numbers of ranks of the hosts."""
     counts = Counter(report["host"] for report in reports.values())
-    text = f"{counted(counts.total(), 'rank')} on {counted(len(counts), 'host')}: {join_names(counts)}"
+    text = f"{several(counts.total(), 'rank')} on {several(len(counts), 'host')}: {join_names(counts)}"
     if len(set(counts.values())) == 1:
         return OK, text
     uneven = join_names(f"{count} on {host}" for host, count in counts.items())
@@ -72,7 +72,7 @@ def evaluate_cores(reports: Reports, _: argparse.Namespace) -> Finding:
     short, texts = [], []
     for host, ranks in by_host.items():
         num_cores = len({core for report in ranks for core in report["cores"]})
-        texts.append(f"{len(ranks)} x {counted(ranks[0]['threads'], 'thread')} on {counted(num_cores, 'core')}")
+        texts.append(f"{len(ranks)} x {several(ranks[0]['threads'], 'thread')} on {several(num_cores, 'core')}")
         if sum(report["threads"] for report in ranks) > num_cores:
             short.append(f"{texts[-1]} of {host}")
     if short:

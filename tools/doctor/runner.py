@@ -284,11 +284,6 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def counted(number: int, name: str) -> str:
-    """Return '1 rank' or '2 ranks'."""
-    return f"{number} {name}{'' if number == 1 else 's'}"
-
-
 def join_names(names: Iterable[str]) -> str:
     """Return distinct names as text: 'a, b'; of many, 'a, b, c, d and 12 more'."""
     distinct = list(dict.fromkeys(names))

@@ -40,6 +40,7 @@ from pathlib import Path
 
 from stages.lib import recipe, stage
 from stages.lib.errors import UserError
+from stages.lib.manifest_types import ListedFile
 from stages.lib.sources import filters, source
 from stages.lib.tokenizer.tokenizer import Tokenizer
 
@@ -116,7 +117,7 @@ def inspect_source(arguments: argparse.Namespace) -> None:
         name = "recipe"
         source_recipe = recipe.load_texts(source.SourceRecipe, [arguments.recipe], name)
         statuses = source.list_files(name, source_recipe, left_out)
-        files = [{"name": file, "bytes": status.bytes} for file, status in statuses.items()]
+        files: list[ListedFile] = [{"name": file, "bytes": status.bytes} for file, status in statuses.items()]
     else:
         listed, name, source_recipe = source.read_list(arguments.source)
         files = listed.identity["files"]

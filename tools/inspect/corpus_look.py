@@ -12,10 +12,9 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import COUNTED, SplitName
+from stages.lib.manifest_types import COUNTED, SPLITS, SplitName
 from stages.lib.render.numbers import several
 from stages.lib.render.table import Table
-from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.space import amount
 from stages.lib.tokenizer import custom
 from stages.lib.tokens.corpus import Corpus
@@ -183,7 +182,6 @@ class Spelling:
         return "BOS" if number == self.bos else "EOS"
 
 
-SPLITS: tuple[SplitName, SplitName] = (TRAIN, VALIDATION)
 BOUNDARY = 6  # ids on either side
 
 

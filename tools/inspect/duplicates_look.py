@@ -6,7 +6,7 @@ import difflib
 import itertools
 import shutil
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def show(path: Path, count: int) -> None:
     total = sum(part["documents"] for part in found.identity["parts"])
     print(f"{table.num_rows:,} of {total:,} documents were removed as near duplicates")
     pairs = zip(*(table.column(name).to_pylist() for name in ("removed_source", "kept_source")), strict=True)
-    for (removed, kept), number in sorted(_counted(pairs).items()):
+    for (removed, kept), number in sorted(Counter(pairs).items()):
         print(f"  {number:,} of {removed}, for documents of {kept}")
     for reason, number in found.record["refused"].items():
         print(f"  {number:,} pairs of candidates stay by {reason}")
@@ -69,18 +69,11 @@ Side = tuple[str, str, str]
 """A title of a document, its id and its text."""
 
 
-def _counted(pairs: Any) -> dict[tuple[str, str], int]:
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for pair in pairs:
-        counts[pair] += 1
-    return counts
-
-
 def _key(row: dict[str, Any], which: str) -> Key:
     return row[f"{which}_source"], row[f"{which}_part"], row[f"{which}_number"]
 
 
-def _texts(found: manifest.Manifest, rows: Sequence[dict[str, Any]]) -> dict[Key, str]:
+def _texts(found: manifest.NearDuplicatesManifest, rows: Sequence[dict[str, Any]]) -> dict[Key, str]:
     """Return the texts of the documents of some rows; each part is read up to the last one of it."""
     wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
     for row, which in itertools.product(rows, WHICH):

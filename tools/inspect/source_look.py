@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from stages.lib.errors import UserError
+from stages.lib.manifest_types import ListedFile
 from stages.lib.render.numbers import several
 from stages.lib.sources import documents, duplicates, examples, reading, source, spans, storage
 from stages.lib.sources.documents import Entry, FilterCounts
@@ -98,8 +99,7 @@ class Measures:
             print(f"estimate for the whole source: {' and '.join(sizes)}")
 
 
-Files = Sequence[Mapping[str, Any]]
-"""[{"name", "bytes"}] of a source's files."""
+Files = Sequence[ListedFile]
 
 PARTS = (2, 8, 32)  # numbers of parts whose sizes are printed
 PARTS_WORK = 1_000_000  # files times parts, at most, for that
@@ -133,7 +133,7 @@ def show(
     if left_out:
         print(f"left out of its directories: {source.counted(left_out)}")
     places = sampling.places(recipe, files, at_most)
-    sizes, root = {file["name"]: file["bytes"] for file in files}, source.root_of(recipe)
+    sizes, root = {file["name"]: file["bytes"] for file in files}, kind_of(recipe).root()
     for path in {span.name: None for place in places if listed is not None for span in place.spans}:
         size = storage.status(path if storage.is_remote(path) else root / path).bytes
         if size != sizes[path]:

@@ -22,12 +22,11 @@ from typing import Any
 
 from stages.lib import files, stage
 from stages.lib.errors import UserError
-from stages.lib.manifest import PLAN_FORMAT
+from stages.lib.manifest import PLAN_FORMAT, TRAINING
 from tools.ablate import setting
 from tools.plan import estimate, fit, plan_text, refusal, request
 from tools.plan.request import Asked
 
-STAGES = ("pretrain", "finetune")
 PROPOSALS = 3
 """Number of settings that --fit prints."""
 
@@ -53,7 +52,7 @@ def runs_of(path: Path, only: str | None, vocab_size: int | None, results: Path)
     requests: dict[str, Any] = {}
     for name in [only] if only else runs:
         run = runs[name]
-        stage = next((stage for stage in STAGES if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
+        stage = next((stage for stage in TRAINING if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
         if stage is None:
             raise UserError(
                 f"runs.{name} must have pretrain or finetune to be read without the workflow; "

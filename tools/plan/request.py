@@ -20,14 +20,12 @@ from stages.lib import files, manifest
 from stages.lib.distributed import gpus
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json
-from stages.lib.training.settings.recipe import ranks_that_fit
+from stages.lib.training.settings.recipe import RANKS_WITHOUT_GPUS, ranks_that_fit
 from tools.plan import devices, subject
 from tools.plan.devices import Device
 from tools.plan.subject import Subject
 
 AUTO = "auto"
-RANKS_WITHOUT_GPUS = 2
-"""Ranks of a training under `auto` on a machine without GPUs, as `tools.ranks` has it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from stages.lib import manifest
 from stages.lib import recipe as recipes
-from stages.lib.manifest import SplitName
+from stages.lib.manifest_types import SplitName
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.key_table import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe

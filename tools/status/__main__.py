@@ -22,7 +22,7 @@ from pathlib import Path
 
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import Manifest, ModelManifest
 from stages.lib.render import numbers
 from stages.lib.results.scores import main_metric
 from stages.lib.run_directory import lease
@@ -101,7 +101,7 @@ def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
     print(f"{amount(total):>12}  in run directories that no milestone refers to")
 
 
-def _run_directory_name(model: Manifest) -> str:
+def _run_directory_name(model: ModelManifest) -> str:
     return Path(model.record.get("run_directory", "")).name
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from stages.lib import manifest
 from stages.lib.log import logger
 from stages.lib.render import numbers
 from stages.lib.render.terminal import Glyphs, bar, fit, glyphs_for, sparkline
@@ -25,7 +26,6 @@ QUEUE_SECONDS = 10
 """Longest wait for squeue."""
 
 FORMAT = "%i|%j|%T|%M|%l|%R|%Z"
-STAGES = ("pretrain", "finetune")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Job:
     def trains(self, run: str) -> bool:
         """Return whether this is a training of a run, by its name: pretrain_RUN_MILESTONE."""
         clean = re.escape(re.sub(r"[^\w.-]+", "_", run))  # as the workflow makes names of jobs
-        return re.fullmatch(rf"(?:{'|'.join(STAGES)})_{clean}_(?:[0-9]{{8}}|epoch[0-9]+)", self.name) is not None
+        stages = "|".join(manifest.TRAINING)
+        return re.fullmatch(rf"(?:{stages})_{clean}_(?:[0-9]{{8}}|epoch[0-9]+)", self.name) is not None
 
 
 def jobs_of(directory: Path) -> list[Job]:

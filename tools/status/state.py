@@ -12,7 +12,7 @@ from typing import Any
 
 from stages.lib.checkpoints.commit import COMMIT, read_commit
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ModelManifest
 from stages.lib.render.numbers import clock
 from stages.lib.run_directory import crashes, history, lease
 from stages.lib.run_directory import events as run_events
@@ -49,7 +49,7 @@ def read_content(directory: Path, last_bytes: int) -> Content:
     return Content(events, [entry for entry in entries if "loss" in entry], validation, seconds)
 
 
-def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str]]:
+def describe(directory: Path, models: Sequence[ModelManifest]) -> list[tuple[str, str]]:
     """Return (label, text) lines on a run directory, without empty ones.
 
     `models`: the manifests of its milestones.
@@ -81,7 +81,7 @@ def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str
     return [(label, text) for label, text in lines.items() if text]
 
 
-def total_steps(events: Sequence[dict[str, Any]], models: Sequence[Manifest]) -> int | None:
+def total_steps(events: Sequence[dict[str, Any]], models: Sequence[ModelManifest]) -> int | None:
     """Return the number of steps of the whole run, from the newest event or manifest that has it; None if none has."""
     numbers = [event["steps"] for event in events if "steps" in event]
     numbers = numbers or [model.record["horizon"]["steps"] for model in models if "horizon" in model.record]

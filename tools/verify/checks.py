@@ -14,7 +14,6 @@ from typing import Any
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import export_directory
-from stages.lib.manifest import TRAINING, Manifest
 from stages.lib.scaling_law import outcome
 from stages.lib.scaling_law.rungs import weighted
 from stages.lib.scoring import inputs as scoring_inputs
@@ -33,7 +32,9 @@ Known = dict[Key, list[tuple[Mapping[str, Any], Path]]]
 """{key: [(score, path of its evaluation)]}; a reference has one per corpus"""
 
 
-def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[tuple[str, str]] = ()) -> list[str]:
+def differences(
+    table: Path, evaluations: Iterable[manifest.EvaluationManifest], unread: Container[tuple[str, str]] = ()
+) -> list[str]:
     """Return one sentence per row of a table that has another score than the evaluations.
 
     `unread`: (run, step) of evaluations that cannot be read; their links name them. Rows without a step (rules without
@@ -57,7 +58,7 @@ def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[
     return sentences
 
 
-def scores_of(evaluations: Iterable[Manifest]) -> Known:
+def scores_of(evaluations: Iterable[manifest.EvaluationManifest]) -> Known:
     """Return the scores of evaluations, of runs and of baselines, under each name that a table may give their task."""
     known: Known = {}
     for result in evaluations:
@@ -101,7 +102,9 @@ def _differing(score: Mapping[str, Any], given: Mapping[str, float | str | None]
 SCORES, REPORT = "scores.csv", "report.html"
 
 RECORDED = {
-    **dict.fromkeys(TRAINING, ("logs", "its metrics.jsonl and events.jsonl: the manifest has no digest of them")),
+    **dict.fromkeys(
+        manifest.TRAINING, ("logs", "its metrics.jsonl and events.jsonl: the manifest has no digest of them")
+    ),
     "describe": ("manifests", "the losses and records in the card: the manifest has no digest of them"),
 }
 """{stage: (key of a record that an older manifest does not have, what is not proven without it)}"""
@@ -122,7 +125,7 @@ class Finding:
     wrong: bool = True
 
 
-def findings(result: Manifest, places: Places) -> Iterator[Finding]:
+def findings(result: manifest.Manifest, places: Places) -> Iterator[Finding]:
     """Yield what is wrong with a manifest, and what it does not prove."""
     loaded, others = payload.strays_of(result)
     for path in loaded:
@@ -142,7 +145,7 @@ def findings(result: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(UNPROVEN[result.stage], wrong=False)
 
 
-def _summary(result: Manifest, places: Places) -> Iterator[Finding]:
+def _summary(result: manifest.SummaryManifest, places: Places) -> Iterator[Finding]:
     """Compare the rows of the table with the evaluations that can be read; others are named by their links."""
     evaluations, unread = [], set()
     for path in result.identity["inputs"]:
@@ -166,7 +169,7 @@ def _summary(result: Manifest, places: Places) -> Iterator[Finding]:
         yield from map(Finding, differences(table, evaluations, unread))
 
 
-def _evaluation(result: Manifest, places: Places) -> Iterator[Finding]:
+def _evaluation(result: manifest.EvaluationManifest, places: Places) -> Iterator[Finding]:
     kept = scoring_inputs.kept_manifest(result.path)
     if kept.exists() and places.read(kept).digest != result.digest:
         yield Finding(f"{result.path} has other scores than {kept}, which was written with it")
@@ -181,7 +184,7 @@ def _evaluation(result: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"the items of {names}: lm-evaluation-harness reads them, and only its version is kept", False)
 
 
-def _include(result: Manifest, _: Places) -> Iterator[Finding]:
+def _include(result: manifest.Manifest, _: Places) -> Iterator[Finding]:
     """Compare the directory of the user's task files."""
     if "include" in result.identity:
         directory = Path(result.identity["recipe"]["include_path"])
@@ -191,7 +194,7 @@ def _include(result: Manifest, _: Places) -> Iterator[Finding]:
             yield Finding(f"{directory} has other task files than {result.path} was made with")
 
 
-def _export(result: Manifest, places: Places) -> Iterator[Finding]:
+def _export(result: manifest.ExportManifest, places: Places) -> Iterator[Finding]:
     parity = result.directory / scoring_inputs.PARITY
     if not parity.exists():
         yield Finding(f"{parity} is missing, which says that the export equals the model")
@@ -204,7 +207,7 @@ def _export(result: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"{card}: no {export_directory.CARD_MANIFEST} has its digest", wrong=False)
 
 
-def _tokenizer(result: Manifest, places: Places) -> Iterator[Finding]:
+def _tokenizer(result: manifest.TokenizerManifest, places: Places) -> Iterator[Finding]:
     if "taken" not in result.record:
         megabytes = result.record["sample_bytes"] / 1e6
         yield Finding(f"the sample of {megabytes:.1f} MB that it was trained on is not drawn again", wrong=False)
@@ -217,7 +220,7 @@ def _tokenizer(result: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"{path} changed since {result.path} was made from it: its sha256 differs")
 
 
-def _prediction(result: Manifest, places: Places) -> Iterator[Finding]:
+def _prediction(result: manifest.PredictionManifest, places: Places) -> Iterator[Finding]:
     """Compare the points of a ladder with its models, whose digests do not cover what validation measured."""
     digests, weights = result.identity["models"], result.identity["recipe"]["weights"]
     for point in result.identity["points"]:
@@ -231,7 +234,7 @@ def _prediction(result: Manifest, places: Places) -> Iterator[Finding]:
                 yield Finding(f"{result.path} has a {words} of {point[name]}, and {model.path} has {measured}")
 
 
-CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[Any, Places], Iterator[Finding]]] = {
     "summarize": _summary,
     "evaluate": _evaluation,
     "convert": _export,

@@ -13,7 +13,8 @@ from stages.lib import files, manifest
 from stages.lib.checkpoints.commit import MILESTONE
 from stages.lib.errors import UserError
 from stages.lib.huggingface import export_directory
-from stages.lib.manifest import TRAINING, FileDescription, Manifest
+from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.manifest_types import FileDescription
 from stages.lib.scoring.inputs import kept_manifest
 from stages.lib.tokenizer import tokenizer
 

@@ -45,7 +45,7 @@ class Places:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.read = functools.cache(manifest.read)
+        self.read: Callable[[Path], Manifest] = functools.cache(manifest.read)
 
     @classmethod
     def of(cls, result: Manifest) -> Places:

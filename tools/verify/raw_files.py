@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ListManifest, PartManifest
+from stages.lib.manifest_types import InputFile
 from stages.lib.sources import source, spans, storage
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
@@ -26,7 +27,7 @@ class RawFiles:
     faults: list[str] = field(default_factory=list)
 
 
-def compare(part: Manifest, recipe: SourceRecipe, hash_of: Callable[..., str]) -> RawFiles:
+def compare(part: PartManifest, recipe: SourceRecipe, hash_of: Callable[..., str]) -> RawFiles:
     """Compare the raw files of a part of a corpus with its manifest. `hash_of`: `sha256_of`, or one that remembers."""
     files, root = RawFiles(), kind_of(recipe).root()
     for described in part.identity["inputs"]:
@@ -54,7 +55,7 @@ def sha256_of(kind_name: str, name: str, first: int, end: int | None) -> str:
     return manifest.describe(kind.root() / name, *kind.extent(Span(name, first, end)))["sha256"]
 
 
-def check_share(part: Manifest, listed: Manifest, recipe: SourceRecipe) -> None:
+def check_share(part: PartManifest, listed: ListManifest, recipe: SourceRecipe) -> None:
     """Raise UserError unless a part was made from its share of the listed files: all parts together have them all."""
     every, number = listed.identity["files"], part.identity["part"]
     chosen = source.spans_of_part(recipe, every, number, part.identity["recipe"].get("parts", 1))
@@ -66,12 +67,12 @@ def check_share(part: Manifest, listed: Manifest, recipe: SourceRecipe) -> None:
         raise UserError(f"{part.path} was not made from part {number} of the files of {listed.path}")
 
 
-def examples_digest(listed: Manifest, recipe: SourceRecipe) -> str:
+def examples_digest(listed: ListManifest, recipe: SourceRecipe) -> str:
     """Return the digest of a source of examples as its files are now; of remote files, as they were listed.
 
     Raises UserError if a file is missing or has another size.
     """
-    inputs = []
+    inputs: list[InputFile] = []
     for file in listed.identity["files"]:
         if storage.is_remote(file["name"]):
             inputs.append({"name": file["name"], "bytes": file["bytes"], "etag": listed.record["etags"][file["name"]]})

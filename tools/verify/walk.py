@@ -14,7 +14,8 @@ from typing import Any
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import CARD_MANIFEST
-from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.manifest import TRAINING, CorpusManifest, Manifest, PartManifest
+from stages.lib.render.numbers import several
 from stages.lib.sources import source, storage
 from stages.lib.space import amount
 from stages.registry import STAGES, producer
@@ -62,7 +63,7 @@ def _digests(value: Any, name: str) -> Iterator[tuple[str, str]]:
 DUPLICATES = {"duplicates": "hashes", "near_duplicates": "near_duplicates"}
 
 
-def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]:
+def parts_of(corpus: CorpusManifest, places: Places) -> Iterator[PartManifest | UserError]:
     """Yield the manifests of the parts that hold the files of a corpus, an error in place of one that differs."""
     beside = corpus.record.get("files", {})  # made by the index, of no part
     files = {name: file for name, file in payload.files_of(corpus).items() if name not in beside}
@@ -88,7 +89,7 @@ def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]
             yield UserError(f"{corpus.path} has no files of the source {name}")
 
 
-def duplicates_of(part: Manifest, places: Places) -> Iterator[Manifest]:
+def duplicates_of(part: PartManifest, places: Places) -> Iterator[Manifest]:
     """Yield the manifests of the exact and of the near duplicates that a part left out, if it left out any.
 
     Raises UserError if one is missing, or lists others.
@@ -122,8 +123,8 @@ class Proven:
     def sentence(self) -> str:
         """Return what is proven, in a sentence."""
         return (
-            f"{_number(self.manifests, 'manifest')}, {_number(len(self.files), 'file')} "
-            f"({amount(sum(self.files.values()))}) and {_number(len(self.raw), 'raw file')} "
+            f"{several(self.manifests, 'manifest')}, {several(len(self.files), 'file')} "
+            f"({amount(sum(self.files.values()))}) and {several(len(self.raw), 'raw file')} "
             f"({amount(sum(self.raw.values()))}) are as their digests say"
         )
 
@@ -147,7 +148,7 @@ class Walk:
         stages = [stage for path, stage in self._stages.items() if path not in self._records]
         if stages:
             text = (
-                f"the records (times, versions, counts) of {_number(len(stages), 'manifest')} of "
+                f"the records (times, versions, counts) of {several(len(stages), 'manifest')} of "
                 f"{', '.join(sorted(set(stages)))}: each has its own sha256, and no manifest above it has that"
             )
             yield self._told(checks.Finding(text, wrong=False), result, 1)
@@ -166,7 +167,7 @@ class Walk:
             self._stages[_shown(result.path)] = result.stage
         described, logs = payload.files_of(result), payload.logs_of(result)
         sizes = [size for size, _ in (described | logs).values()]
-        total = f", {_number(len(sizes), 'file')}, {amount(sum(sizes))}" if sizes else ""
+        total = f", {several(len(sizes), 'file')}, {amount(sum(sizes))}" if sizes else ""
         yield f"{shown}: {result.stage} {result.digest[:SHOWN]}{total}"
         if any(finding.wrong for finding in findings):
             described.pop(checks.SCORES, None)  # a sentence on a row tells more than one on the file
@@ -255,7 +256,7 @@ class Walk:
             return
         yield from self.lines(initial, depth)
 
-    def _of_part(self, result: Manifest, depth: int) -> Iterator[str]:
+    def _of_part(self, result: PartManifest, depth: int) -> Iterator[str]:
         """Yield the lines of a part's list, raw files and duplicates."""
         link = Link(
             "list", result.record["list"], self.places.root / "sources" / result.identity["source"] / "list.json"
@@ -304,7 +305,7 @@ class Walk:
 
     def _raw_line(self, source: str, whole: dict[str, int], depth: int) -> str:
         self.proven.raw |= whole
-        return f"{INDENT * depth}{_number(len(whole), 'raw file')} of {source}, {amount(sum(whole.values()))}"
+        return f"{INDENT * depth}{several(len(whole), 'raw file')} of {source}, {amount(sum(whole.values()))}"
 
     def _wrong(self, sentence: str, depth: int) -> str:
         self.proven.faults.append(sentence)
@@ -318,12 +319,8 @@ class Walk:
 
 
 def _remote(number: int) -> checks.Finding:
-    files = _number(number, "remote file")
+    files = several(number, "remote file")
     return checks.Finding(f"the content of {files}: etags are kept, and nothing is read again", False)
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _shown(path: Path) -> str:

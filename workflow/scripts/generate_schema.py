@@ -16,6 +16,7 @@ HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HOME / "workflow"))
 
 from scripts.config.sections import Config  # noqa: E402
+from stages.lib.manifest import TRAINING  # noqa: E402
 from stages.lib.recipe_schema import json_schema  # noqa: E402
 
 Schema = dict[str, Any]
@@ -134,6 +135,10 @@ def main(directory: Path | str = HOME) -> None:
     schema = {"$schema": DIALECT, "title": "The config of Caravan", **json_schema(Config)}
     page = readme(schema)
     runs = schema["properties"]["runs"]
+    # keys of both trainings are written once
+    pretrain, finetune = (runs["additionalProperties"]["properties"][name]["properties"] for name in TRAINING)
+    for key in [key for key, part in finetune.items() if pretrain.get(key) == part]:
+        finetune[key] = {"$ref": f"#/properties/runs/additionalProperties/anyOf/0/properties/pretrain/properties/{key}"}
     # a run that copies another may lack any key, and remove keys by null
     runs["additionalProperties"] = {"anyOf": [runs["additionalProperties"], {"type": "object", "required": ["from"]}]}
     text = "# Made by `python workflow/scripts/generate_schema.py` from the stages' recipes.\n"

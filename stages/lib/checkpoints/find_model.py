@@ -45,16 +45,16 @@ class FoundModel:
     read: Read
     """Reads one key at a time, for `load_hf.load_into`."""
 
-    commit: dict[str, Any] | None
-    """The content of a checkpoint's commit.json; None for a model that was not trained here."""
-
     path: Path
     """The file or directory whose content `model_files.digest_of` hashes."""
 
     kind: str
     """The name of what was found, for messages."""
 
-    tokenizer: str | None
+    commit: dict[str, Any] | None = None
+    """The content of a checkpoint's commit.json; None for a model that was not trained here."""
+
+    tokenizer: str | None = None
     """The digest of the tokenizer's manifest; None if it is not known."""
 
     adapter: Adapter | None = None
@@ -132,7 +132,6 @@ def _of_hf_directory(directory: Path, tokenizer: str | None = None) -> FoundMode
         model_config=hf_model.model_config,
         vocab_size=hf_model.vocab_size,
         read=hf_model.read,
-        commit=None,
         path=directory,
         kind="Hugging Face model",
         tokenizer=tokenizer,
@@ -151,10 +150,8 @@ def _of_fms(path: Path, option: str, model_config: ModelRecipe | None, where: st
         model_config=model_config,
         vocab_size=fms_model.vocab_size,
         read=fms_model.read,
-        commit=None,
         path=path,
         kind=model_files.KIND,
-        tokenizer=None,
     )
 
 

@@ -34,7 +34,7 @@ from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.run_directory.run_identity import OWNER_KEYS, RunIdentity
 
 if TYPE_CHECKING:
-    from stages.lib.manifest import Manifest
+    from stages.lib.manifest import ModelManifest
     from stages.lib.run_directory.lease import Lease
 
 
@@ -56,7 +56,7 @@ class CheckpointManager:
         keep: int,
         checkpointer: AsyncCheckpointer,
         lease: Lease | None,
-        previous: Manifest | None = None,
+        previous: ModelManifest | None = None,
     ) -> None:
         self.directory, self.identity, self.keep, self.previous = directory, identity, keep, previous
         self.checkpointer, self.lease = checkpointer, lease
@@ -116,7 +116,7 @@ class CheckpointManager:
                 )
         return descendants
 
-    def _no_descendant(self, previous: Manifest) -> str:
+    def _no_descendant(self, previous: ModelManifest) -> str:
         directory = directory_of(self.directory, previous.identity["step"])
         found = "is missing"
         if directory.exists():
@@ -225,15 +225,23 @@ class AsyncCheckpointer:
         `tensors` may change as soon as this returns. Waits for the save before, and raises its error.
         """
         self.wait()
+
+        def write(state: dict[str, Any]) -> None:
+            begun = time.monotonic()
+            try:
+                dcp.save(directory, state, facts, lease, self.group)
+                done(time.monotonic() - begun)
+            except BaseException as error:  # raised again by `wait`; DCP's errors do not derive from Exception
+                self._error = error
+
         if not self.asynchronous:
-            self._write(directory, tensors, facts, lease, done)
+            write(tensors)
             self.wait()
             return
         self._staged = _copied(tensors, self._staged)
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()
-        arguments = (directory, self._staged, facts, lease, done)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="save", daemon=True)
+        self._thread = threading.Thread(target=write, args=(self._staged,), name="save", daemon=True)
         self._thread.start()
 
     def failed(self) -> bool:
@@ -248,21 +256,6 @@ class AsyncCheckpointer:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-
-    def _write(
-        self,
-        directory: Path,
-        tensors: dict[str, Any],
-        facts: dict[str, Any],
-        lease: Lease | None,
-        done: Callable[[float], None],
-    ) -> None:
-        begun = time.monotonic()
-        try:
-            dcp.save(directory, tensors, facts, lease, self.group)
-            done(time.monotonic() - begun)
-        except BaseException as error:  # raised again by `wait`; DCP's errors do not derive from Exception
-            self._error = error
 
 
 def _copied(value: Any, buffers: Any) -> Any:

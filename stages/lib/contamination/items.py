@@ -11,7 +11,7 @@ from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ItemsManifest
 
 
 def read_items(paths: Sequence[Path], suites: Sequence[str]) -> tuple[list[Item], dict[str, str]]:
@@ -62,7 +62,7 @@ def write(directory: Path, items: Iterable[Item]) -> None:
     write_lines(directory / FILE, map(asdict, items))
 
 
-def read(listed: Manifest) -> list[Item]:
+def read(listed: ItemsManifest) -> list[Item]:
     """Read the items of a manifest of stages.list_items. Raises UserError if they changed since it was written."""
     (name,) = listed.identity["outputs"]
     manifest.check_content(listed.directory / name, listed.identity["outputs"][name], listed.path)

@@ -11,7 +11,8 @@ from stages.lib import manifest
 from stages.lib.contamination.items import Item, read_lines
 from stages.lib.contamination.ngram_index import NgramIndex
 from stages.lib.contamination.rules import RULES, ContaminationRecipe
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import OverlapsManifest
+from stages.lib.manifest_types import ContaminatedItems
 
 Row = dict[str, Any]
 """An item with an n-gram that was found: `task`, `doc_id`, `ngrams` (how many it has), `found` (which of them), and
@@ -51,7 +52,7 @@ def counts_of(items: Sequence[Item], index: NgramIndex) -> dict[str, dict[str, i
     return counts
 
 
-def read(part: Manifest) -> list[Row]:
+def read(part: OverlapsManifest) -> list[Row]:
     """Read the rows of a manifest of stages.find_overlaps. Raises UserError if they changed since it was written."""
     (name,) = part.identity["outputs"]
     manifest.check_content(part.directory / name, part.identity["outputs"][name], part.path)
@@ -72,8 +73,8 @@ def merged(parts: Iterable[Iterable[Row]], recipe: ContaminationRecipe) -> list[
     ]
 
 
-def rates(counts: dict[str, dict[str, int]], rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """Return {task: {"n", "contaminated", "rate", "unchecked"}}: the rate is the contaminated share of all items."""
+def rates(counts: dict[str, dict[str, int]], rows: Iterable[Row]) -> dict[str, ContaminatedItems]:
+    """Return {task: counts}; the rate is the contaminated share of all items."""
     contaminated = dict.fromkeys(counts, 0)
     for row in rows:
         contaminated[row["task"]] += row["contaminated"]

@@ -10,23 +10,22 @@ SHORTEST, is one n-gram as a whole. PaLM looks at question, prompt and target; h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from stages.lib import manifest
 from stages.lib.contamination.items import read_lines
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ContaminationManifest
 from stages.lib.recipe import identity
 
 FILE = "found_items.jsonl.gz"
 
 
-def rate_of(made: Manifest, task: str) -> float | None:
+def rate_of(made: ContaminationManifest, task: str) -> float | None:
     """Return the contaminated share of a task's items; None for a task without items."""
-    found: dict[str, Any] | None = made.identity["results"].get(task)
+    found = made.identity["results"].get(task)
     return None if found is None else found["rate"]
 
 
-def doc_ids(made: Manifest) -> dict[str, set[int]]:
+def doc_ids(made: ContaminationManifest) -> dict[str, set[int]]:
     """Return {task: numbers of its contaminated documents}, for each task with items.
 
     Raises UserError if the file changed since the manifest was written.

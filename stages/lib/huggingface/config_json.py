@@ -4,6 +4,7 @@ What our models do not support is refused by its key; keys that change no logit 
 ignored. A missing key has the default of transformers.
 """
 
+import argparse
 import dataclasses
 import json
 import math
@@ -96,12 +97,22 @@ def read_config(config: Any, path: Path | str) -> tuple[ModelRecipe, int]:
     return model_config, _whole(config, "vocab_size", path)
 
 
+def file_of(path: Path | str) -> Path:
+    """Return the config.json at a path, or in the directory there."""
+    return Path(path, CONFIG) if Path(path).is_dir() else Path(path)
+
+
 def model_identity(path: Path | str, overrides: dict[str, Any]) -> dict[str, Any]:
     """Return the identity keys of a model whose shape is that of a config.json, or its directory, with `overrides`."""
-    file = Path(path, "config.json") if Path(path).is_dir() else Path(path)
+    file = file_of(path)
     model_config, _ = read_config(files.read_json(file), file)
     keys = recipe.written(model_config, "identity") | overrides
     return recipe.written(recipe.load(ARCHITECTURES, keys, "model"), "identity")
+
+
+def keys_of_option(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the recipe keys that --model-config gives; those of --recipe override them."""
+    return {} if arguments.model_config is None else {"model": model_identity(arguments.model_config, {})}
 
 
 def _value(config: dict[str, Any], name: str, architecture: type[ModelRecipe], path: Path | str) -> Any:

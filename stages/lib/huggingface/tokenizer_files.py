@@ -12,7 +12,7 @@ from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.chat import template as chat_template
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import TokenizerManifest
 from stages.lib.tokenizer.tokenizer import MODEL
 
 PACKAGE = "tokenizer.json"
@@ -27,7 +27,7 @@ WITHOUT_BOS = {"post_processor": None}
 """The change of tokenizer.json if training had no BOS: the template would put one before each text."""
 
 
-def copy(directory: Path, tokenizer: Manifest, bos_added: bool, template: str | None = None) -> None:
+def copy(directory: Path, tokenizer: TokenizerManifest, bos_added: bool, template: str | None = None) -> None:
     """Copy the files that exist to an export, and write the text of the chat template."""
     for path in _paths(tokenizer):
         shutil.copyfile(path, directory / path.name)
@@ -39,7 +39,7 @@ def copy(directory: Path, tokenizer: Manifest, bos_added: bool, template: str | 
         (directory / chat_template.FILE).write_bytes(template.encode())
 
 
-def contents(tokenizer: Manifest, bos_added: bool, template: str | None = None) -> dict[str, Any]:
+def contents(tokenizer: TokenizerManifest, bos_added: bool, template: str | None = None) -> dict[str, Any]:
     """Return what the export must have: {name: content} of JSON files, {name: sha256} of others."""
     found: dict[str, Any] = {}
     for path in _paths(tokenizer):
@@ -53,12 +53,12 @@ def contents(tokenizer: Manifest, bos_added: bool, template: str | None = None) 
     return found
 
 
-def is_sentencepiece_bpe(tokenizer: Manifest) -> bool:
+def is_sentencepiece_bpe(tokenizer: TokenizerManifest) -> bool:
     """Return True for a tokenizer that SentencePiece trained as BPE: the kind whose tokenizer.model llama.cpp reads."""
     return "pieces" in tokenizer.identity and tokenizer.identity["recipe"].get("model", "bpe") == "bpe"
 
 
-def model_of(tokenizer: Manifest) -> bytes | None:
+def model_of(tokenizer: TokenizerManifest) -> bytes | None:
     """Return the tokenizer.model of an export without the arguments of its training; None for other tokenizers.
 
     Raises UserError if the file changed since the manifest was written.
@@ -112,5 +112,5 @@ def _varint(number: int) -> bytes:
     return bytes([*made, number])
 
 
-def _paths(tokenizer: Manifest) -> list[Path]:
+def _paths(tokenizer: TokenizerManifest) -> list[Path]:
     return [tokenizer.output(name) for name in COPIED if name in tokenizer.identity["outputs"]]

@@ -63,26 +63,22 @@ def _metadata(inputs: CardInputs, license_: str | None, languages: list[str]) ->
     return ["---", *yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=10**6).splitlines(), "---", ""]
 
 
-USAGE = """\
+LOADING = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 path = "."  # this directory, or the repository's name on the Hub
 tokenizer = AutoTokenizer.from_pretrained(path)
-model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")"""
+USAGE = """\
 inputs = tokenizer("Once upon a time", return_tensors="pt")
 output = model.generate(inputs["input_ids"], max_new_tokens=20, do_sample=False)
-print(tokenizer.decode(output[0], skip_special_tokens=True))""".splitlines()
+print(tokenizer.decode(output[0], skip_special_tokens=True))"""
 
 CHAT_USAGE = """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-path = "."  # this directory, or the repository's name on the Hub
-tokenizer = AutoTokenizer.from_pretrained(path)
-model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
 messages = [{"role": "user", "content": "Who are you?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 output = model.generate(**inputs, max_new_tokens=200, do_sample=False)
-print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))""".splitlines()
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
 
 
 def _overview(inputs: CardInputs, description: str | None) -> list[str]:
@@ -113,7 +109,6 @@ def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
         yield "tuned by", f"{loss}; {weights}"
         if any(name.startswith("adapter/") for name in inputs.export.identity["outputs"]):
             yield "adapters", "`adapter`, in peft's format: for the model that was tuned"
-    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     yield "architecture", listed(config.get("architectures", ["LlamaForCausalLM"]))
     if parameters:
         tied = ", the embedding is also the output head" if config.get("tie_word_embeddings") else ""
@@ -123,7 +118,7 @@ def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
         yield "active parameters", f"{active:,}: a token passes through {experts}"
     yield "layers", f"{config['num_hidden_layers']}"
     yield "hidden size, intermediate size", f"{config['hidden_size']:,}, {config['intermediate_size']:,}"
-    yield "attention heads, key-value heads", f"{heads}, {groups}"
+    yield "attention heads, key-value heads", f"{config['num_attention_heads']}, {config['num_key_value_heads']}"
     yield "vocabulary", f"{config['vocab_size']:,} tokens"
     yield "context length", f"{config['max_position_embeddings']:,} tokens"
     yield "sequence length of training", f"{inputs.export.identity['seq_len']:,} tokens"
@@ -136,7 +131,7 @@ def _usage(inputs: CardInputs) -> list[str]:
     tuned = " A prompt must be written as in the tuning data; there is no chat template." if inputs.is_tuned else ""
     if inputs.has_chat_template:
         tuned = " Conversations are rendered by `tokenizer.apply_chat_template`; EOS ends an answer."
-    usage = CHAT_USAGE if inputs.has_chat_template else USAGE
+    usage = [LOADING, CHAT_USAGE if inputs.has_chat_template else USAGE]
     return ["## How to load it", *fenced(usage, "python"), first + tuned, ""]
 
 
@@ -212,18 +207,16 @@ def _limits_of_scores(inputs: CardInputs) -> Iterator[str]:
             "it does on other text, and near duplicates of their text may be in the training split."
         )
     results = {suite: evaluation.identity["results"] for suite, evaluation in inputs.contamination.items()}
-    unknown = sorted(
-        {
-            task
-            for suite, evaluation in inputs.evaluations.items()
-            for task in evaluation.identity["results"]
-            if task not in local and task not in results.get(suite, {})
-        }
-    )
+    unknown = {
+        task
+        for suite, evaluation in inputs.evaluations.items()
+        for task in evaluation.identity["results"]
+        if task not in local and task not in results.get(suite, {})
+    }
     if results and inputs.has_initial:
         searched = listed(inputs.corpus.identity["sources"])
         yield f"Questions were searched for in {searched} alone, not in what the model before was trained on."
     if results and inputs.is_tuned:
         yield f"Questions were not searched for in {listed(inputs.tuned_on)}."
     if unknown:
-        yield f"The questions of {listed(unknown)} were not searched for in the training text."
+        yield f"The questions of {listed(sorted(unknown))} were not searched for in the training text."

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stages.lib import recipe as recipes
-from stages.lib.manifest import Split
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.pages.data import SourceText, most, text_of
+from stages.lib.pages.inputs import shares
 from stages.lib.render import numbers
 from stages.lib.render.markdown import code, escaped, listed, markdown_table
 from stages.lib.results.curves import Training
@@ -39,9 +39,9 @@ def hub_datasets(inputs: CardInputs) -> list[str]:
 
 def data_lines(inputs: CardInputs) -> list[str]:
     """Return the lines of the section."""
-    shares = shares_of(inputs)
+    drawn = shares_of(inputs)
     titles = TITLES[:-1] if inputs.is_tuned else TITLES  # the corpus counts its own documents alone
-    rows = [_row(inputs, source, shares)[: len(titles)] for source in sources_of(inputs)]
+    rows = [_row(inputs, source, drawn)[: len(titles)] for source in sources_of(inputs)]
     return ["## Data", *_introduction(inputs), *markdown_table(titles, rows, "   rrr"), *_details(inputs), ""]
 
 
@@ -56,8 +56,7 @@ def shares_of(inputs: CardInputs) -> dict[str, float]:
     if not drawn:
         stages = inputs.model.record.get("data", {}).get("mixture", [])
         drawn = stages[0]["slots"] if len(stages) == 1 else {}
-    total = sum(drawn.values())
-    return {source: number / total for source, number in drawn.items()} if total else {}
+    return shares(drawn)
 
 
 def _introduction(inputs: CardInputs) -> list[str]:
@@ -75,23 +74,20 @@ def _introduction(inputs: CardInputs) -> list[str]:
     return []
 
 
-def _row(inputs: CardInputs, source: str, shares: dict[str, float]) -> list[str]:
-    training, of_source = inputs.training, inputs.corpus.identity["sources"].get(source)
+def _row(inputs: CardInputs, source: str, drawn: dict[str, float]) -> list[str]:
+    training, in_corpus = inputs.training, "-"
+    if of_source := inputs.corpus.identity["sources"].get(source):
+        split = of_source["train"]
+        in_corpus = f"{split['documents']:,} documents, {split['tokens']:,} tokens, {amount(split['text_bytes'])}"
     return [
         code(source),
         code(recipe_of(inputs, source).kind),
         escaped(inputs.licenses.get(source, NOT_STATED)),
-        f"{shares[source]:.1%}" if source in shares else "-",
+        f"{drawn[source]:.1%}" if source in drawn else "-",
         f"{training.drawn[source]:,}" if source in training.drawn else "-",
         f"{training.epochs[source]:.3g}" if source in training.epochs else "-",
-        _split(of_source.get("train") if of_source else None),
+        in_corpus,
     ]
-
-
-def _split(split: Split | None) -> str:
-    if split is None:
-        return "-"
-    return f"{split['documents']:,} documents, {split['tokens']:,} tokens, {amount(split['text_bytes'])}"
 
 
 def _details(inputs: CardInputs) -> Iterator[str]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stages.lib import files, manifest
 from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
-from stages.lib.manifest import Manifest
 from stages.lib.results import curves
 from stages.lib.results.curves import Training
 from stages.lib.results.manifests import name_of_model, stale
 from stages.lib.scoring.inputs import PARITY
+
+AnyManifest = TypeVar("AnyManifest", bound=manifest.Manifest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +29,14 @@ class CardInputs:
     """
 
     name: str
-    model: Manifest
-    export: Manifest
-    corpus: Manifest
-    lists: Mapping[str, Manifest]
-    evaluations: Mapping[str, Manifest]
-    baselines: Mapping[str, Mapping[str, Manifest]]
-    contamination: Mapping[str, Manifest]
-    licenses: Mapping[str, str]
+    model: manifest.ModelManifest
+    export: manifest.ExportManifest
+    corpus: manifest.CorpusManifest
+    lists: Mapping[str, manifest.ListManifest]
+    evaluations: Mapping[str, manifest.EvaluationManifest]
+    baselines: Mapping[str, Mapping[str, manifest.EvaluationManifest]]
+    contamination: Mapping[str, manifest.ContaminationManifest]
+    licenses: dict[str, str]
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -109,23 +110,11 @@ class CardInputs:
         """The training up to the milestone; empty if the run directory is gone."""
         return curves.read(self.run_directory, self.step)
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self) -> list[manifest.Manifest]:
         """Return all manifests that the card is made from."""
         baselines = [scores for suites in self.baselines.values() for scores in suites.values()]
         several = [*self.lists.values(), *self.evaluations.values(), *self.contamination.values(), *baselines]
         return [self.model, self.export, self.corpus, *several]
-
-    def digests(self) -> dict[str, Any]:
-        """Return the digests of all manifests that the card is made from."""
-        return {
-            **{name: getattr(self, name).digest for name in ("model", "export", "corpus")},
-            **{name: _digests(getattr(self, name)) for name in ("lists", "evaluations", "contamination")},
-            "baselines": {name: _digests(suites) for name, suites in self.baselines.items()},
-        }
-
-
-def _digests(named: Mapping[str, Manifest]) -> dict[str, str]:
-    return {name: result.digest for name, result in named.items()}
 
 
 def check(inputs: CardInputs) -> None:
@@ -146,36 +135,26 @@ def check(inputs: CardInputs) -> None:
             raise UserError(f"--lists must name the list of each source of {corpus.path}: {source} is missing")
 
 
-def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Manifest]:
+def by_suite(manifests: Iterable[AnyManifest], option: str) -> dict[str, AnyManifest]:
     """Return {suite: manifest} of files that are named by their suite. Raises UserError if a suite is named twice."""
-    read: dict[str, Manifest] = {}
-    for path in paths:
-        result = manifest.read(path, *stages)
-        first = read.setdefault(path.stem, result)
+    read: dict[str, AnyManifest] = {}
+    for result in manifests:
+        first = read.setdefault(result.path.stem, result)
         if first is not result:
-            raise UserError(f"{option} must name each suite once: {first.path} and {path} are of the same suite")
-        _check_results(result)
+            raise UserError(f"{option} must name each suite once: {first.path} and {result.path} are of the same suite")
     return dict(sorted(read.items()))
 
 
-def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, Manifest]]:
+def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, manifest.EvaluationManifest]]:
     """Return {name: {suite: scores}} of other models.
 
     NAME/CORPUS/SUITE.json is of a baseline NAME, RUN/eval/00000300/SUITE.json of step 300 of a run.
     """
-    read: dict[str, dict[str, Manifest]] = {}
+    read: dict[str, dict[str, manifest.EvaluationManifest]] = {}
     for path in paths:
         result = manifest.read(path, "evaluate")
-        _check_results(result)
         above = path.absolute().parents
         step = result.identity.get("step")
         name = above[1].name if step is None else f"{above[2].name}, step {step}"
         read.setdefault(name, {})[path.stem] = result
     return read
-
-
-def _check_results(result: Manifest) -> None:
-    """Raise UserError if a manifest has no results by task."""
-    results = result.identity.get("results")
-    if not isinstance(results, dict) or not all(isinstance(of_task, dict) for of_task in results.values()):
-        raise UserError(f"{result.path} has no results by task")

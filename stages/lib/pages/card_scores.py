@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stages.lib.manifest import Manifest, Score
+from stages.lib.manifest import EvaluationManifest
+from stages.lib.manifest_types import Score
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.render import numbers
 from stages.lib.render.markdown import code, escaped, listed, markdown_table
@@ -17,7 +18,7 @@ from stages.lib.scoring.aggregations import BITS_OF_ANSWER
 from stages.lib.scoring.tasks import local_tasks
 
 
-def scores_of(evaluations: Mapping[str, Manifest]) -> list[ScoreRow]:
+def scores_of(evaluations: Mapping[str, EvaluationManifest]) -> list[ScoreRow]:
     """Return the scores of all suites; of a local task only the metrics that tables show."""
     rows = [row for suite, evaluation in evaluations.items() for row in rows_of(evaluation, suite)]
     local = {row["task"]: local_tasks.find(row["task"]) for row in rows}
@@ -46,16 +47,18 @@ def score_lines(inputs: CardInputs) -> list[str]:
         suite, task, metric = key = row["suite"], row["task"], row["metric"]
         local = local_tasks.find(task)
         is_main = local is not None and local.metric == metric
-        chance = f"{local.chance:g}" if local and is_main and local.chance is not None else "-"
+        chance = local_tasks.chance_of(task, metric)
         number = "-" if row["n"] is None else f"{row['n']:,}"
-        cells = [code(suite), code(task), code(metric), _shown(row), number, chance]
+        cells = [code(suite), code(task), code(metric), _shown(row), number, "-" if chance is None else f"{chance:g}"]
         if has_readers:
             cells.append(_best_reader(inputs.evaluations[suite], task) if is_main else "-")
         if is_exchanged:
             control = inputs.evaluations[suite].identity.get("exchanged_contexts", {}).get(task, {}).get(metric)
             cells.append(_shown(control) if control else "-")
         if inputs.contamination:
-            cells.append(_contaminated(inputs.contamination.get(suite), task))
+            searched = inputs.contamination.get(suite)
+            found = searched.identity["results"].get(task) if searched else None
+            cells.append(f"{found['rate']:.1%} ({found['contaminated']:,} of {found['n']:,})" if found else "-")
         body.append(cells + [of_baseline.get(key, "-") for of_baseline in baselines.values()])
     begin = ["## Scores", "", "Score \u00b1 standard error."]
     settings = [*_meanings(rows), *_settings(inputs), *_comparisons(inputs)]
@@ -75,19 +78,14 @@ def _comparisons(inputs: CardInputs) -> Iterator[str]:
             yield f"- Compared with {escaped(name)}: {'; '.join(sentences)}."
 
 
-def _best_reader(evaluation: Manifest, task: str) -> str:
+def _best_reader(evaluation: EvaluationManifest, task: str) -> str:
     """Return the trivial reader with the best score of a task that was made here."""
-    local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task)
-    values = {name: score["value"] for name, score in (readers or {}).items() if score["value"] is not None}
+    local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task, {})
+    values = {name: score["value"] for name, score in readers.items() if score["value"] is not None}
     if local is None or not values:
         return "-"
     best = (min if local.lower_is_better else max)(values, key=lambda name: values[name])
     return f"{values[best]:.3f} ({code(best)})"
-
-
-def _contaminated(evaluation: Manifest | None, task: str) -> str:
-    found: dict[str, Any] | None = evaluation.identity["results"].get(task) if evaluation else None
-    return f"{found['rate']:.1%} ({found['contaminated']:,} of {found['n']:,})" if found else "-"
 
 
 def _meanings(rows: Sequence[ScoreRow]) -> Iterator[str]:
@@ -102,7 +100,8 @@ def _settings(inputs: CardInputs) -> Iterator[str]:
     """Yield a line per suite: how it was scored."""
     for suite, evaluation in inputs.evaluations.items():
         recipe = {name: value for name, value in evaluation.identity["recipe"].items() if name not in ("tasks", "seed")}
-        facts = [f"lm-evaluation-harness {escaped(_harness(evaluation))}"]
+        harness = evaluation.identity.get("harness") or evaluation.record.get("versions", {}).get("lm_eval")
+        facts = [f"lm-evaluation-harness {escaped(harness or 'of unknown version')}"]
         if "device" in evaluation.record:
             facts.append(f"on {escaped(evaluation.record['device'])}")
         if evaluation.identity.get("chat_template") is False:
@@ -112,12 +111,6 @@ def _settings(inputs: CardInputs) -> Iterator[str]:
         if versions := evaluation.identity.get("task_versions"):
             facts.append("task versions " + listed(f"{task}: {version}" for task, version in versions.items()))
         yield f"- Suite {code(suite)}: {', '.join(facts)}."
-
-
-def _harness(evaluation: Manifest) -> str:
-    return evaluation.identity.get("harness") or evaluation.record.get("versions", {}).get(
-        "lm_eval", "of unknown version"
-    )
 
 
 WEIGHTS_ENDING = ".safetensors"

@@ -130,8 +130,7 @@ def _charts(points: Sequence[ScoreRow]) -> Iterator[Chart]:
             lines.setdefault(row["run"], []).append((row["tokens"], row["value"], row["stderr"]))
     for (suite, task, metric), runs in by_task.items():
         if max(map(len, runs.values())) > 1:
-            local = local_tasks.find(task)
-            chance = local.chance if local is not None and local.metric == metric else None
+            chance = local_tasks.chance_of(task, metric)
             yield Chart(
                 title=f"{suite}/{task}",
                 y_label=metric,

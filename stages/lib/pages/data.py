@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.lib.manifest import COUNTED, Manifest
+from stages.lib.manifest import CorpusManifest, ModelManifest
+from stages.lib.manifest_types import COUNTED, SPLITS, Count
 from stages.lib.pages.inputs import ReportInputs, shares, source_colors
 from stages.lib.render.page import Bars, Block, HeatCell, HeatMap, Section
 from stages.lib.render.table import Cell, Table
@@ -15,7 +16,7 @@ from stages.lib.sources.documents import COUNTS
 from stages.lib.space import amount
 
 CATEGORY = "Data"
-REPEATS = ("duplicates_of", "near_duplicates_of")
+REPEATS: tuple[Count, ...] = ("duplicates_of", "near_duplicates_of")
 LANGUAGES = 8  # in a bar, besides the others
 EXAMPLE = 80  # characters
 WORDS = 8
@@ -40,7 +41,7 @@ def section(inputs: ReportInputs) -> Section | None:
 
 
 def _drawn(inputs: ReportInputs) -> Iterator[Block]:
-    rows = [row for name, model in inputs.last_models().items() for row in _drawn_by(inputs, name, model)]
+    rows = [row for name, model in inputs.results.last_models().items() for row in _drawn_by(inputs, name, model)]
     titles = ["run", "source", "planned", "seen", "tokens drawn", "epochs"]
     caption = (
         "Tokens that each run drew from its sources up to its last step. An epoch is all training text of a source."
@@ -49,7 +50,7 @@ def _drawn(inputs: ReportInputs) -> Iterator[Block]:
         yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
 
 
-def _drawn_by(inputs: ReportInputs, name: str, model: Manifest) -> Iterator[list[str]]:
+def _drawn_by(inputs: ReportInputs, name: str, model: ModelManifest) -> Iterator[list[str]]:
     planned, seen, curves = planned_mix(model), seen_mix(inputs, name), inputs.curves.get(name)
     for source in dict.fromkeys([*planned, *seen]):
         yield [
@@ -97,36 +98,35 @@ class SourceText:
         return self.bytes / self.tokens if self.tokens and self.bytes else None
 
 
-def text_of(corpus: Manifest, source: str) -> SourceText:
+def text_of(corpus: CorpusManifest, source: str) -> SourceText:
     """Return what a corpus counted of one of its sources."""
-    of_source, record = corpus.identity["sources"][source], corpus.record
-    splits = [split for split in (of_source.get("train"), of_source.get("validation")) if split is not None]
-    totals = {key: sum(split[key] for split in splits) for key in COUNTED}
-    counted = {key: record.get(key, {}).get(source, {}) for key in (*COUNTS, "dropped_examples")}
+    record, of_source = corpus.record, corpus.identity["sources"][source]
+    totals = {key: sum(of_source[split][key] for split in SPLITS) for key in COUNTED}
+    counted = {key: record.get(key, {}).get(source, {}) for key in COUNTS}
     knows_bytes = "dropped_examples" in record or not counted["dropped"]
     return SourceText(
         documents=totals["documents"],
         tokens=totals["tokens"],
         bytes=totals["text_bytes"],
-        validation_documents=corpus.identity["sources"][source].get("validation", {}).get("documents", 0),
+        validation_documents=of_source["validation"]["documents"],
         dropped=counted["dropped"],
         dropped_bytes=counted["dropped_bytes"] if knows_bytes else None,
         masked=counted["masked"],
         languages=counted["languages"],
         lengths={int(bound): number for bound, number in counted["lengths"].items()},
         repeats={kind: counted[kind] for kind in REPEATS if counted[kind]},
-        examples=counted["dropped_examples"],
+        examples=record.get("dropped_examples", {}).get(source, {}),
     )
 
 
-def _texts(corpora: Sequence[Manifest]) -> Iterator[tuple[str, str, SourceText]]:
+def _texts(corpora: Sequence[CorpusManifest]) -> Iterator[tuple[str, str, SourceText]]:
     """Yield (corpus, source, its text) of all sources."""
     for corpus in corpora:
         for source in corpus.identity["sources"]:
             yield corpus.directory.name, source, text_of(corpus, source)
 
 
-def _corpora(corpora: Sequence[Manifest]) -> Iterator[Block]:
+def _corpora(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
     rows = []
     for corpus, source, text in _texts(corpora):
         before = "-" if text.bytes_before is None else amount(text.bytes_before)
@@ -143,7 +143,7 @@ def _corpora(corpora: Sequence[Manifest]) -> Iterator[Block]:
         yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-8, 0))
 
 
-def _text_bars(corpora: Sequence[Manifest]) -> Iterator[Block]:
+def _text_bars(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
     """Yield bars of what became of the records, of lengths and of languages."""
     texts = [*_texts(corpora)]
     became = [(text.dropped, {"stay": text.documents} | _by_rule(text.dropped)) for _, _, text in texts]
@@ -188,7 +188,7 @@ def most(languages: Mapping[str, int]) -> dict[str, int]:
     return dict(ranked[:LANGUAGES]) | ({"others": rest} if rest else {})
 
 
-def _removed(corpora: Sequence[Manifest]) -> Iterator[Block]:
+def _removed(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
     rows: list[list[str | Cell]] = []
     for corpus, source, text in _texts(corpora):
         for reason, number in sorted(text.dropped.items(), key=lambda item: (-item[1], item[0])):
@@ -212,7 +212,7 @@ def _example(examples: Sequence[Mapping[str, Any]]) -> str | Cell:
     return str(examples[0]["id"]) if examples else "-"
 
 
-def _repeated(corpora: Sequence[Manifest]) -> Iterator[Block]:
+def _repeated(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
     rows = [
         [corpus, source, other, *(f"{text.repeats.get(kind, {}).get(other, 0):,}" for kind in REPEATS)]
         for corpus, source, text in _texts(corpora)
@@ -269,7 +269,7 @@ def _sources(inputs: ReportInputs) -> Iterator[Block]:
 SHOWN = 12  # mixes with bars; the table under Data has all
 
 
-def planned_mix(model: Manifest) -> dict[str, float]:
+def planned_mix(model: ModelManifest) -> dict[str, float]:
     """Return {source: its planned share of the samples}, over all data stages; {} if the mixture is not recorded."""
     stages: Sequence[Mapping[str, Any]] = model.record.get("data", {}).get("mixture", [])
     samples = model.identity.get("samples", 0)
@@ -291,7 +291,7 @@ def seen_mix(inputs: ReportInputs, run_name: str) -> dict[str, float]:
 
 def mix_in_words(inputs: ReportInputs, run_name: str) -> str:
     """Return the mix of a run as text, the largest share first: "code 67%, prose 33%"."""
-    model = inputs.last_models()[run_name]
+    model = inputs.results.last_models()[run_name]
     mix = seen_mix(inputs, run_name) or planned_mix(model)
     ranked = sorted(mix.items(), key=lambda share: -share[1])
     return ", ".join(f"{source} {share:.0%}" for source, share in ranked) or "-"
@@ -302,7 +302,7 @@ def mix_bars(inputs: ReportInputs) -> Iterator[Block]:
     rows: list[tuple[str, str, Mapping[str, float]]] = []
     runs: dict[str, list[str]] = {}  # those of the same mix are one
     mixes: dict[str, Any] = {}
-    for name, model in inputs.last_models().items():
+    for name, model in inputs.results.last_models().items():
         of_run = {"planned": planned_mix(model), "seen": seen_mix(inputs, name)}
         key = repr([{source: round(share, 2) for source, share in mix.items()} for mix in of_run.values()])
         mixes.setdefault(key, of_run)

@@ -11,7 +11,6 @@ from typing import Any
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
 from stages.lib.render import chart
 from stages.lib.render.chart import Chart, Line, Point
 from stages.lib.results.curves import Curves
@@ -158,40 +157,36 @@ class ReportInputs:
     differences: Differences
     missing: Sequence[str]
     warnings: Sequence[str]
-    corpora: Mapping[str, Manifest]
-    lists: Mapping[str, Manifest]
-    classifiers: Mapping[str, Manifest]
+    corpora: Mapping[str, manifest.CorpusManifest]
+    lists: Mapping[str, manifest.ListManifest]
+    classifiers: Mapping[str, manifest.ClassifierManifest]
     tables: Sequence[RunTable]
     sweeps: Mapping[str, Sequence[RunTable]]
-    predictions: Sequence[Manifest]
+    predictions: Sequence[manifest.PredictionManifest]
     plan: Mapping[str, Any]
     directory: Path
 
-    def last_models(self) -> dict[str, Manifest]:
-        """Return the newest model of each run."""
-        return {name: model for (name, _), model in self.results.models.items()}  # sorted by step: the last one stays
-
     def parameters(self, run_name: str) -> int | None:
         """Return the number of parameters of a run's newest export; None without one."""
-        exports = [export for (name, _), export in self.results.exports.items() if name == run_name]
-        return exports[-1].record.get("parameters") if exports else None
+        export = self.results.last_exports().get(run_name)
+        return export.record.get("parameters") if export else None
 
-    def corpus_of(self, model: Manifest) -> Manifest | None:
+    def corpus_of(self, model: manifest.ModelManifest) -> manifest.CorpusManifest | None:
         """Return the manifest of a model's corpus; None if it is not among these."""
         return self.corpora.get(model.identity.get("corpus", ""))
 
 
-def read_corpora(paths: Iterable[Path]) -> dict[str, Manifest]:
+def read_corpora(paths: Iterable[Path]) -> dict[str, manifest.CorpusManifest]:
     """Return {digest: corpus} of the paths that exist."""
     return {corpus.digest: corpus for path in paths if path.exists() for corpus in [manifest.read(path, "index")]}
 
 
-def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
+def read_lists(paths: Iterable[Path]) -> dict[str, manifest.ListManifest]:
     """Return {source: its list} of paths. Raises UserError if one does not exist."""
     return {listed.identity["source"]: listed for path in paths for listed in [manifest.read(path, "list")]}
 
 
-def read_classifiers(lists: Mapping[str, Manifest]) -> dict[str, Manifest]:
+def read_classifiers(lists: Mapping[str, manifest.ListManifest]) -> dict[str, manifest.ClassifierManifest]:
     """Return {digest: manifest} of the classifiers that filter sources, without those that were made again since."""
     found = {}
     for listed in lists.values():

@@ -9,7 +9,8 @@ from html import escape
 from pathlib import Path
 
 from stages.lib import manifest
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest, Manifest, ModelManifest, PartManifest
+from stages.lib.manifest_types import SPLITS
 from stages.lib.pages.inputs import ReportInputs
 from stages.lib.render.numbers import duration
 from stages.lib.render.page import Block, Graph, Section
@@ -26,31 +27,21 @@ def section(inputs: ReportInputs) -> Section | None:
     if not manifests:
         return None
     manifests += [part for corpus in inputs.corpora.values() for part in parts_of(corpus)]
-    blocks = [
-        *_graph(inputs),
-        *_raw(inputs),
-        *_chain(inputs),
-        *_code(manifests),
-        *_environment(manifests),
-        *_durations(manifests),
-    ]
+    blocks = [*_raw(inputs), *_chain(inputs), *_code(manifests), *_environment(manifests), *_durations(manifests)]
+    if svg := graph_svg(inputs):
+        caption = "From raw files to scores: an arrow is a manifest that the next stage read."
+        blocks = [Graph(svg=svg, caption=caption), *blocks]
     return Section(category=CATEGORY, title="Provenance", blocks=blocks)
 
 
-def parts_of(corpus: Manifest) -> Iterator[Manifest]:
+def parts_of(corpus: CorpusManifest) -> Iterator[PartManifest]:
     """Yield the manifests of a corpus' parts that are still there."""
-    splits = [split for source in corpus.identity["sources"].values() for split in source.values()]
-    shards = [shard["path"] for split in splits if isinstance(split, dict) for shard in split.get("shards", ())]
+    sources = corpus.identity["sources"].values()
+    shards = [shard["path"] for source in sources for split in SPLITS for shard in source[split]["shards"]]
     for part in dict.fromkeys(Path(path).parent.as_posix() for path in shards):
         path = corpus.directory / f"{part}.json"
         if path.exists():
             yield manifest.read(path, "tokenize")
-
-
-def _graph(inputs: ReportInputs) -> Iterator[Block]:
-    svg = graph_svg(inputs)
-    if svg:
-        yield Graph(svg=svg, caption="From raw files to scores: an arrow is a manifest that the next stage read.")
 
 
 def _raw(inputs: ReportInputs) -> Iterator[Block]:
@@ -193,7 +184,10 @@ def graph_svg(inputs: ReportInputs) -> str:
     nodes = _nodes(inputs)
     if not 0 < len(nodes) <= LARGEST:
         return ""
-    _place(nodes)
+    rows: dict[int, int] = {}
+    for node in nodes.values():
+        node.row = rows.get(node.column, 0)
+        rows[node.column] = node.row + 1
     width, height = (max(node.box[edge] for node in nodes.values()) for edge in (2, 3))
     lines = "".join(_arrow(nodes[before], node) for node in nodes.values() for before in node.inputs if before in nodes)
     boxes = "".join(map(_box, nodes.values()))
@@ -223,7 +217,7 @@ def _nodes(inputs: ReportInputs) -> dict[str, Node]:
     return nodes
 
 
-def _before(inputs: ReportInputs, model: Manifest, previous: str | None) -> Iterator[str]:
+def _before(inputs: ReportInputs, model: ModelManifest, previous: str | None) -> Iterator[str]:
     """The jobs that a milestone reads: the milestone before, or the corpus and the model that it starts from."""
     if previous:
         yield previous
@@ -233,13 +227,6 @@ def _before(inputs: ReportInputs, model: Manifest, previous: str | None) -> Iter
     origin = inputs.results.tuned_from(model.path.absolute().parents[1].name)
     if origin:
         yield inputs.results.models[origin].digest
-
-
-def _place(nodes: dict[str, Node]) -> None:
-    rows: dict[int, int] = {}
-    for node in nodes.values():
-        node.row = rows.get(node.column, 0)
-        rows[node.column] = node.row + 1
 
 
 def _arrow(before: Node, node: Node) -> str:

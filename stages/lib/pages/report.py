@@ -55,7 +55,7 @@ def _runs(inputs: ReportInputs, table: ScoreTable) -> Table:
 
 
 def _facts(inputs: ReportInputs, run_name: str) -> list[Cell | str]:
-    model, parameters = inputs.last_models().get(run_name), inputs.parameters(run_name)
+    model, parameters = inputs.results.last_models().get(run_name), inputs.parameters(run_name)
     size = numbers.short(parameters) if parameters else numbers.UNKNOWN
     if model is None:
         return [numbers.UNKNOWN, numbers.UNKNOWN, size, numbers.UNKNOWN]

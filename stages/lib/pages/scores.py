@@ -96,9 +96,9 @@ class ScoreTable:
         readers = {column: trivial(rows) for column, rows in self.beside.items()}
         if any(readers.values()):
             yield "best trivial baseline", [self._reference(column, rows, True) for column, rows in readers.items()]
-        chances = [_chance(column) for column in self.columns]
-        if any(chances):
-            yield "chance", [chance or numbers.UNKNOWN for chance in chances]
+        chances = [local_tasks.chance_of(*column) for column in self.columns]
+        if any(chance is not None for chance in chances):
+            yield "chance", [numbers.UNKNOWN if chance is None else f"{chance:g}" for chance in chances]
 
     def verdicts(self, differences: Differences) -> Iterator[str]:
         """Yield a sentence per column: the best run against the next."""
@@ -115,11 +115,6 @@ class ScoreTable:
         if not ranked or badness(row) > badness(ranked[0]):
             return cell
         return Cell(text=f"{cell.text} {REACHED}", note=cell.note, title="at least as good as the best run")
-
-
-def _chance(column: Column) -> str:
-    local = local_tasks.find(column[0])
-    return f"{local.chance:g}" if local and local.chance is not None and local.metric == column[1] else ""
 
 
 def section(inputs: ReportInputs) -> Section | None:
@@ -224,9 +219,8 @@ def _plain(value: str | float | None) -> Cell | str:
 
 def _texts(inputs: ReportInputs) -> Iterator[Block]:
     """Yield texts that the newest export of each run wrote, as its parity check stored them."""
-    newest = {run_name: export for (run_name, _), export in inputs.results.exports.items()}  # sorted by step
     rows = []
-    for run_name, export in newest.items():
+    for run_name, export in inputs.results.last_exports().items():
         path = export.directory / PARITY
         try:
             greedy = files.read_json_object(path).get("greedy") if path.exists() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ModelManifest
 from stages.lib.pages.inputs import ReportInputs
 from stages.lib.pages.scores import contaminated, lines_of, tuning
 from stages.lib.render import numbers, table
@@ -32,10 +32,8 @@ def text(inputs: ReportInputs, places: Sequence[Path], predictions: Sequence[str
         # tasks in a table before and after tuning, of this run or of one tuned from it
         shown = {row["task"] for other, compared in tuned.items() for _, rows in compared for row in rows
                  if name in (other, (results.tuned_from(other) or ("",))[0])}  # fmt: skip
-        evaluations = inputs.results.evaluations.items()
-        corpora = {
-            evaluation.identity.get("corpus", "") for (run_name, *_), evaluation in evaluations if run_name == name
-        }
+        evaluations = [one for (run_name, *_), one in results.evaluations.items() if run_name == name]
+        corpora = {evaluation.identity.get("corpus", "") for evaluation in evaluations}
         references = [row for row in inputs.references if row["corpus"] in corpora]
         lines += [*_run(inputs, name), *_scores(of_run, references, shown)]
         lines += [*_before_and_after(inputs, name, tuned.get(name, ())), *_contaminated(inputs.rows, name), ""]
@@ -52,28 +50,26 @@ def text(inputs: ReportInputs, places: Sequence[Path], predictions: Sequence[str
 
 def _run(inputs: ReportInputs, name: str) -> list[str]:
     """Return what was trained, and where it is."""
-    model = inputs.last_models().get(name)
-    exports = [export for (run_name, _), export in inputs.results.exports.items() if run_name == name]
+    model = inputs.results.last_models().get(name)
     parts, lines = [], []
     if model:
         parts.append(f"{model.identity['tokens']:,} training tokens in {model.identity['step']:,} steps")
     if model and model.stage == "finetune":
         parts.append(_tuned(model, inputs.results.tuned_from(name)))
         lines = [_validation(source, scores) for source, scores in model.record.get("validation", {}).items()]
-    if exports:
-        record = exports[-1].record
+    if export := inputs.results.last_exports().get(name):
+        record = export.record
         if parameters := record.get("parameters"):
             active = record.get("active_parameters") or 0
-            parts.append(
-                f"{numbers.short(parameters)} parameters" + f" ({numbers.short(active)} active)" * bool(active)
-            )
+            of_them = f" ({numbers.short(active)} active)" if active else ""
+            parts.append(f"{numbers.short(parameters)} parameters{of_them}")
         if vocabulary := record.get("vocab_size"):
             parts.append(f"a vocabulary of {vocabulary:,} tokens")
-        lines = [f"  Hugging Face model: {exports[-1].directory}", *lines]
+        lines = [f"  Hugging Face model: {export.directory}", *lines]
     return [f"Run {name}: {', '.join(parts) or 'scores only'}", *lines]
 
 
-def _tuned(model: Manifest, origin: ModelKey | None) -> str:
+def _tuned(model: ModelManifest, origin: ModelKey | None) -> str:
     """Return in words what a model was tuned from, and how."""
     place = model.record.get("initial")
     name = "{} at step {}".format(*origin) if origin else place or "another model"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import PredictionManifest
 from stages.lib.pages.inputs import ReportInputs, training_chart
 from stages.lib.render.chart import Chart, Line, Point
 from stages.lib.render.page import Block, Notes, Section
@@ -86,7 +86,7 @@ Figures = Mapping[str, Any]
 
 def plans(inputs: ReportInputs) -> Section | None:
     """Return the section on the plans; None without one."""
-    known = {name: plan for name, plan in inputs.plan.items() if name in inputs.last_models()}
+    known = {name: plan for name, plan in inputs.plan.items() if name in inputs.results.last_models()}
     rows, unknown = [], []
     for name, plan in known.items():
         if "unknown" in plan:
@@ -101,16 +101,19 @@ def plans(inputs: ReportInputs) -> Section | None:
 
 
 def _plan_cells(inputs: ReportInputs, name: str, plan: Figures) -> list[str | Cell]:
-    model, curves = inputs.last_models()[name], inputs.curves.get(name) or Curves(train=[], validation={})
+    model, curves = inputs.results.last_models()[name], inputs.curves.get(name) or Curves(train=[], validation={})
     time, batch = plan.get("time") or {}, plan["batch"]
     seconds = time["step_seconds"] * batch["steps"] if "step_seconds" in time and batch["steps"] else None
     ranks = curves.world_size or batch["ranks"]
     checkpoint = sum(file["bytes"] for file in model.identity["outputs"].values())
+    memory = _cell(curves.peak_bytes, plan["memory"]["peak_bytes"], amount)
+    if "device" not in plan["memory"]:  # a plan of tensors alone, beside all that is resident on a CPU
+        memory = replace(memory, note=f"plan {amount(plan['memory']['peak_bytes'])}")
     rates = [rate / ranks for _, rate, _ in curves.figures.get("tokens_per_second", ())]
     return [
         _cell(inputs.parameters(name), plan["model"]["parameters"], _whole),
         _cell(model.identity["tokens"], batch["tokens"], _whole),
-        _memory(curves.peak_bytes, plan["memory"]),
+        memory,
         _cell(median(rates) if rates else None, time.get("tokens_per_second"), _whole),
         _cell(curves.seconds, seconds, _hours),
         _cell(curves.seconds and curves.seconds * ranks, seconds and seconds * batch["ranks"], _hours),
@@ -125,12 +128,6 @@ def _whole(number: float) -> str:
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:,.2f}"
-
-
-def _memory(actual: float | None, plan: Figures) -> Cell:
-    """Return the peak memory of a rank; the plan is of tensors, which are not all that is resident on a CPU."""
-    cell = _cell(actual, plan["peak_bytes"], amount)
-    return cell if "device" in plan else replace(cell, note=f"plan {amount(plan['peak_bytes'])}")
 
 
 def _cell(actual: float | None, planned: float | None, form: Callable[[float], str]) -> Cell:
@@ -183,7 +180,7 @@ def _ladder_cells(row: Mapping[str, Any]) -> list[str]:
     return [row["ladder"], row["target"], outcome.NAMES[row["measure"]], *numbers, *outcome_cells, *held_out]
 
 
-def _ladder_chart(prediction: Manifest, measured: Mapping[str, float]) -> Chart:
+def _ladder_chart(prediction: PredictionManifest, measured: Mapping[str, float]) -> Chart:
     figure, name = outcome.figure(prediction, measured), prediction.path.stem
     target = figure["target"]
     level = f"{target['level']:.0%}"

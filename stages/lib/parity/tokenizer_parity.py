@@ -22,7 +22,8 @@ from stages.lib.tokens.corpus import Corpus, compared_documents, validation_docu
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stages.lib.manifest import Manifest
+    from stages.lib.manifest import CorpusManifest, TokenizerManifest
+    from stages.lib.manifest_types import CorpusTokenizer
 
 Encode = Callable[[str], list[int]]
 Decode = Callable[[list[int]], str]
@@ -53,7 +54,7 @@ def reference(tokenizer: Tokenizer) -> tuple[Encode, Decode | None]:
 
 
 def compare(
-    directory: Path, corpus: Manifest, tokenizer: Manifest, characters: int, template: str | None
+    directory: Path, corpus: CorpusManifest, tokenizer: TokenizerManifest, characters: int, template: str | None
 ) -> dict[str, dict[str, int]]:
     """Compare the tokenizer of an export; return the counts of texts and tokens, by their origin.
 
@@ -74,27 +75,25 @@ def compare(
     return report
 
 
-def compare_special_tokens(exported: Any, tokenizer: dict[str, Any]) -> None:
-    """Raise ParityError unless the export has the corpus' special tokens, and begins a text as in training.
-
-    `tokenizer`: of the corpus' manifest.
-    """
+def compare_special_tokens(exported: Any, tokenizer: CorpusTokenizer) -> None:
+    """Raise ParityError unless the export has the corpus' special tokens, and begins a text as in training."""
     for name, number in tokenizer.get("fill_in_the_middle", {}).items():
         token = exported.added_tokens_decoder.get(number)
         if token is None or not token.special:
             raise ParityError(f"the export must have the special token {number}, that of {name} in fill-in-the-middle")
         if number in exported.encode(f"a{token.content} {token.content}"):
             raise ParityError(f"the export must give no text the special token {token.content!r}, and does")
-    for name, found in (("bos", exported.bos_token_id), ("eos", exported.eos_token_id)):
-        if found != tokenizer[name]:
-            raise ParityError(f"the export's {name} must be that of the corpus, {tokenizer[name]}, found {found}")
+    special = (("bos", exported.bos_token_id, tokenizer["bos"]), ("eos", exported.eos_token_id, tokenizer["eos"]))
+    for name, found, expected in special:
+        if found != expected:
+            raise ParityError(f"the export's {name} must be that of the corpus, {expected}, found {found}")
     found = exported.encode("a")[: -len(exported.encode("a", add_special_tokens=False))]
-    expected = [tokenizer["bos"]] if tokenizer["bos_added"] else []
-    if found != expected:
-        raise ParityError(f"the export must begin a text with the tokens {expected}, as the corpus does, found {found}")
+    first = [tokenizer["bos"]] if tokenizer["bos_added"] else []
+    if found != first:
+        raise ParityError(f"the export must begin a text with the tokens {first}, as the corpus does, found {found}")
 
 
-def validation_texts(corpus: Manifest, source: str, limit: int) -> Iterator[str]:
+def validation_texts(corpus: CorpusManifest, source: str, limit: int) -> Iterator[str]:
     """Yield validation documents of a source up to `limit` characters; the last one may be cut.
 
     `corpus`: its manifest.

@@ -203,8 +203,7 @@ def tokens_before(results: Results) -> dict[str, int]:
 
 def run_directories(results: Results) -> dict[str, Path]:
     """Return the run directory of each run's newest model."""
-    newest = {run_name: made for (run_name, _), made in results.models.items()}  # sorted by step: the last one stays
-    return {name: made.directory / made.record["run_directory"] for name, made in newest.items()}
+    return {name: made.directory / made.record["run_directory"] for name, made in results.last_models().items()}
 
 
 def logs_of(results: Results) -> list[Path]:

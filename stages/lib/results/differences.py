@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import EvaluationManifest, ModelManifest
 from stages.lib.results.manifests import ModelKey, Results
 from stages.lib.results.scores import INDEPENDENT, ScoreRow, label_of, lower_is_better, rows_of, shown_metrics
 from stages.lib.scoring import aggregations, sample_logs
@@ -142,7 +142,7 @@ def shown_p(p: float | None) -> str:
     return "< 0.001" if p < 0.0005 else f"{p:.3f}"
 
 
-Evaluations = Mapping[str, Manifest]
+Evaluations = Mapping[str, EvaluationManifest]
 """{suite: scores of a model}"""
 
 
@@ -159,7 +159,7 @@ class Replicas:
     groups: Sequence[Sequence[Evaluations]]
 
 
-def replicas_of(models: Mapping[ModelKey, Manifest]) -> dict[ModelKey, list[ModelKey]]:
+def replicas_of(models: Mapping[ModelKey, ModelManifest]) -> dict[ModelKey, list[ModelKey]]:
     """Return of each milestone itself, and one milestone of each other seed whose run is otherwise the same."""
     groups: dict[str, dict[str, ModelKey]] = {}
     of_key: dict[ModelKey, tuple[str, dict[str, ModelKey]]] = {}
@@ -180,7 +180,7 @@ class Differences:
     """The differences between milestones of the results. The logs of a pair are read once, when it is asked for."""
 
     def __init__(self, results: Results) -> None:
-        self._evaluations: dict[ModelKey, dict[str, Manifest]] = {}
+        self._evaluations: dict[ModelKey, dict[str, EvaluationManifest]] = {}
         for (run_name, step, suite), evaluation in results.evaluations.items():
             self._evaluations.setdefault((run_name, step), {})[suite] = evaluation
         self._replicas = replicas_of(results.models)
@@ -247,7 +247,9 @@ def compare(
 
 
 def _compare_task(
-    evaluations: tuple[Manifest, Manifest], scores: Sequence[tuple[ScoreRow, ScoreRow]], thorough: bool
+    evaluations: tuple[EvaluationManifest, EvaluationManifest],
+    scores: Sequence[tuple[ScoreRow, ScoreRow]],
+    thorough: bool,
 ) -> tuple[list[TaskDifference], list[str]]:
     """Return the differences of a task, none if it is another task for each model, and notes. `scores`: by metric."""
     suite, task = scores[0][0]["suite"], scores[0][0]["task"]
@@ -277,7 +279,7 @@ def _compare_task(
     return rows, list(dict.fromkeys(notes))
 
 
-def _log(evaluation: Manifest, suite: str, task: str, is_required: bool) -> SampleLog | None:
+def _log(evaluation: EvaluationManifest, suite: str, task: str, is_required: bool) -> SampleLog | None:
     members = evaluation.identity.get("groups", {}).get(task, [task])
     paths = [sample_logs.path_of(evaluation.directory / suite, member) for member in members]
     if not is_required and not all(path.exists() for path in paths):
@@ -285,7 +287,7 @@ def _log(evaluation: Manifest, suite: str, task: str, is_required: bool) -> Samp
     return sample_logs.read_logs(evaluation, suite, task)
 
 
-def _is_of_other_data(evaluations: tuple[Manifest, Manifest], task: str) -> bool:
+def _is_of_other_data(evaluations: tuple[EvaluationManifest, EvaluationManifest], task: str) -> bool:
     """Return True if a local task was made from the validation data of different corpora or sources."""
     local = local_tasks.find(task)
     if local is None:
@@ -393,8 +395,8 @@ def _with_seeds(row: TaskDifference, replicas: Replicas) -> TaskDifference:
     def values(evaluations: Sequence[Evaluations]) -> list[float]:
         identities = [one[row.suite].identity for one in evaluations if row.suite in one]
         same = [identity for identity in identities if identity["recipe"] == identities[0]["recipe"]]
-        found = (identity["results"].get(row.task, {}).get(row.metric, {}).get("value") for identity in same)
-        return [value for value in found if value is not None]
+        found = (identity["results"].get(row.task, {}).get(row.metric) for identity in same)
+        return [score["value"] for score in found if score is not None and score["value"] is not None]
 
     groups = [values(group) for group in replicas.groups]
     degrees = sum(len(group) - 1 for group in groups)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ContaminationManifest, EvaluationManifest, ExportManifest, Manifest, ModelManifest
 from stages.lib.scoring.inputs import kept_manifest
 
 MILESTONE = re.compile(r"(?P<unit>epoch)?(?P<number>\d+)\.json")
@@ -43,13 +43,14 @@ class Results:
         contamination: Iterable[Path] = (),
     ) -> None:
         self.absent: list[str] = []
-        self.models: dict[ModelKey, Manifest] = self._read(models, _model_key, *manifest.TRAINING)
-        self.exports: dict[ModelKey, Manifest] = self._read(exports, _export_key, "convert")
-        self.evaluations: dict[EvaluationKey, Manifest] = self._read(evaluations, _evaluation_key, "evaluate")
-        self.baselines: dict[BaselineKey, Manifest] = self._read(baselines, _baseline_key, "evaluate")
+        self.models: dict[ModelKey, ModelManifest] = self._read(models, _model_key, *manifest.TRAINING)
+        self.exports: dict[ModelKey, ExportManifest] = self._read(exports, _export_key, "convert")
+        self.evaluations: dict[EvaluationKey, EvaluationManifest] = self._read(evaluations, _evaluation_key, "evaluate")
+        self.baselines: dict[BaselineKey, EvaluationManifest] = self._read(baselines, _baseline_key, "evaluate")
+        self.contamination: dict[tuple[str, str], ContaminationManifest]
         self.contamination = self._read(contamination, _contamination_key, "find_contamination")
 
-    def _read(self, paths: Iterable[Path], key_of: Callable[[Manifest], Key], *stages: str) -> dict[Key, Manifest]:
+    def _read(self, paths: Iterable[Path], key_of: Callable[[Any], Key], *stages: str) -> dict[Key, Any]:
         results = {}
         for path in paths:
             if path.exists():
@@ -64,17 +65,25 @@ class Results:
         kinds = (self.models, self.exports, self.evaluations, self.baselines, self.contamination)
         return [result for kind in kinds for result in kind.values()]
 
-    def contamination_of(self, evaluation: Manifest) -> Manifest | None:
+    def contamination_of(self, evaluation: EvaluationManifest) -> ContaminationManifest | None:
         """Return the contamination of an evaluation's corpus by its suite; None if it is not known."""
         return self._by_corpus.get((evaluation.identity.get("corpus"), evaluation.path.stem))
 
     @functools.cached_property
-    def _by_corpus(self) -> dict[tuple[str | None, str], Manifest]:
+    def _by_corpus(self) -> dict[tuple[str | None, str], ContaminationManifest]:
         return {(result.identity["corpus"], result.identity["suite"]): result for result in self.contamination.values()}
 
     def runs(self) -> list[str]:
         """Return the names of the runs, sorted."""
         return sorted({key[0] for kind in (self.models, self.exports, self.evaluations) for key in kind})
+
+    def last_models(self) -> dict[str, ModelManifest]:
+        """Return the newest model of each run."""
+        return {name: model for (name, _), model in self.models.items()}  # sorted by step: the last one stays
+
+    def last_exports(self) -> dict[str, ExportManifest]:
+        """Return the newest export of each run."""
+        return {name: export for (name, _), export in self.exports.items()}
 
     def tuned_from(self, run_name: str) -> ModelKey | None:
         """Return (run, step) of the model that a run was fine-tuned from; None if it is not among these models."""
@@ -123,22 +132,22 @@ class Results:
             _check_kept(scores)
 
 
-def _check_kept(evaluation: Manifest) -> None:
+def _check_kept(evaluation: EvaluationManifest) -> None:
     """Raise UserError if an evaluation is not the one that stages.evaluate kept beside its tasks."""
     path = kept_manifest(evaluation.path)
     if path.exists() and manifest.read(path, "evaluate").digest != evaluation.digest:
         raise stale(evaluation.path, f"has other scores than {path}")
 
 
-def _model_key(result: Manifest) -> ModelKey:
+def _model_key(result: ModelManifest) -> ModelKey:
     return result.path.absolute().parents[1].name, result.identity["step"]
 
 
-def _export_key(result: Manifest) -> ModelKey:
+def _export_key(result: ExportManifest) -> ModelKey:
     return result.path.absolute().parents[2].name, result.identity["step"]
 
 
-def _evaluation_key(result: Manifest) -> EvaluationKey:
+def _evaluation_key(result: EvaluationManifest) -> EvaluationKey:
     return result.path.absolute().parents[2].name, result.identity["step"], result.path.stem
 
 
@@ -180,15 +189,15 @@ def check_recipes(results: Results, expected: Mapping[str, Any]) -> None:
     for (run_name, _), result in results.models.items():
         if run_name in runs:
             _check_model(result, runs[run_name], results)
-    for (run_name, _), result in results.exports.items():
+    for (run_name, _), export in results.exports.items():
         if run_name in runs:
-            _compare(result, runs[run_name]["convert"])
-    for (_, _, suite), result in [*results.evaluations.items(), *results.baselines.items()]:
+            _compare(export, runs[run_name]["convert"])
+    for (_, _, suite), scores in [*results.evaluations.items(), *results.baselines.items()]:
         if suite in suites:  # of this run, or of a run that was tuned from it
-            _compare(result, suites[suite])
+            _compare(scores, suites[suite])
 
 
-def _check_model(result: Manifest, run: Mapping[str, Any], results: Results) -> None:
+def _check_model(result: ModelManifest, run: Mapping[str, Any], results: Results) -> None:
     stage_name, recipe = result.stage, result.identity["recipe"]
     if stage_name not in run:
         raise stale(result.path, f"was made by stages.{stage_name}, and the config names another stage")

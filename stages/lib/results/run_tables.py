@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ModelManifest
 from stages.lib.results.manifests import Results, name_of_model
 from stages.lib.results.scores import ScoreRow, columns_of, lower_is_better
 
@@ -25,15 +25,14 @@ def recipes_of(results: Results, expected: Mapping[str, Any]) -> dict[str, tuple
     Beside the identity of its recipe it has `steps`, `corpus` and `initial`. `expected`: the data of --expect, whose
     `defaults` fill the keys that manifests leave out: without them a key that is missing has no value.
     """
-    newest = {name: model for (name, _), model in results.models.items()}  # sorted by step: the last one stays
     defaults, runs = expected.get("defaults", {}), expected.get("runs", {})
     return {
         name: (model.stage, defaults.get(model.stage, {}) | _recipe(model, runs.get(name, {})))
-        for name, model in newest.items()
+        for name, model in results.last_models().items()
     }
 
 
-def _recipe(model: Manifest, run: Mapping[str, Any]) -> Recipe:
+def _recipe(model: ModelManifest, run: Mapping[str, Any]) -> Recipe:
     steps = model.record.get("horizon", {}).get("steps") or model.identity["step"]
     corpus = run.get("corpus") or model.identity.get("corpus", "")[:DIGITS]
     more = {"steps": steps, "corpus": corpus, "initial": name_of_model(model.record.get("initial"))}

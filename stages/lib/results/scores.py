@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.lib import files
 from stages.lib.contamination import rules
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ContaminationManifest, EvaluationManifest
 from stages.lib.results.manifests import Results
 from stages.lib.scoring import sample_logs
 from stages.lib.scoring.aggregations import BITS_OF_ANSWER, CENTERED, document_scores
@@ -82,7 +82,7 @@ def columns_of(rows: Iterable[ScoreRow]) -> list[tuple[str, str]]:
     return sorted(shown, key=order)
 
 
-def rows_of(evaluation: Manifest, suite: str) -> list[ScoreRow]:
+def rows_of(evaluation: EvaluationManifest, suite: str) -> list[ScoreRow]:
     """Return the scores of an evaluation, with the number of examples; what is unknown is None."""
     unknown = {"value": None, "stderr": None, "n": None}
     return [
@@ -114,7 +114,9 @@ def write_scores(path: Path, rows: Iterable[ScoreRow], more: Sequence[str] = ())
         files.write_csv(file, (*COLUMNS, *more), rows)
 
 
-def clean_scores(evaluation: Manifest, contamination: Manifest | None) -> dict[tuple[str, str], dict[str, Any]]:
+def clean_scores(
+    evaluation: EvaluationManifest, contamination: ContaminationManifest | None
+) -> dict[tuple[str, str], dict[str, Any]]:
     """Return {(task, metric): {"contaminated", "clean", "clean_stderr", "clean_n"}} for tasks with items.
 
     `contamination`: that of the evaluation's corpus by its suite. The last three are missing without a clean score.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from stages.lib import manifest
+from stages.lib.manifest_types import OwnerIdentity
 
 DIRECTORY_KEYS = ("recipe", "corpus", "tuned_on", "template", "initial")
 """Keys whose digest names the run directory, as far as a run has them."""
@@ -59,10 +60,10 @@ class RunIdentity:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in fields.items() if value is not None}
 
-    def owner(self) -> dict[str, Any]:
+    def owner(self) -> OwnerIdentity:
         """Return the fields of OWNER_KEYS that are set, as a milestone's manifest holds them."""
         known = self.to_json()
-        return {key: known[key] for key in OWNER_KEYS if key in known}
+        return cast(OwnerIdentity, {key: known[key] for key in OWNER_KEYS if key in known})
 
     def digest(self) -> str:
         """Return the sha256 that names the run directory."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ModelManifest, PredictionManifest
 from stages.lib.scaling_law.rungs import NAMES, weighted
 
 Row = dict[str, Any]
 
 
-def measured(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -> dict[str, float]:
+def measured(prediction: PredictionManifest, models: Mapping[tuple[str, int], ModelManifest]) -> dict[str, float]:
     """Return the measures of the trained target, {} before: the milestone with the predicted number of tokens.
 
     `models`: manifests by (run, step).
@@ -23,14 +23,14 @@ def measured(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -
     return {name: weighted(validation, weights, name, str(model.path)) for name in NAMES}
 
 
-def target_of(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -> Manifest | None:
+def target_of(prediction: PredictionManifest, models: Mapping[tuple[str, int], ModelManifest]) -> ModelManifest | None:
     """Return the milestone of the target with the predicted number of tokens; None before it is trained."""
     recipe = prediction.identity["recipe"]
     of_target = (model for (run, _), model in models.items() if run == recipe["target"])
     return next((model for model in of_target if model.identity["tokens"] == recipe["tokens"]), None)
 
 
-def rows(prediction: Manifest, found: Mapping[str, float]) -> list[Row]:
+def rows(prediction: PredictionManifest, found: Mapping[str, float]) -> list[Row]:
     """Return a row per measure: predicted value and bounds, and with `found` the measured value and how far off."""
     made = []
     for name, result in prediction.identity["results"].items():
@@ -57,7 +57,7 @@ def sentence(row: Row) -> str:
     return f"{text}, {row['measured']:.3f} measured: off by {row['error']:+.1%}, {inside} the interval"
 
 
-def text(predictions: Sequence[Manifest], models: Mapping[tuple[str, int], Manifest]) -> list[str]:
+def text(predictions: Sequence[PredictionManifest], models: Mapping[tuple[str, int], ModelManifest]) -> list[str]:
     """Return the lines of the summary on all ladders; [] without one."""
     lines = []
     for prediction in predictions:
@@ -71,7 +71,7 @@ def text(predictions: Sequence[Manifest], models: Mapping[tuple[str, int], Manif
     return lines
 
 
-def registered(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -> str:
+def registered(prediction: PredictionManifest, models: Mapping[tuple[str, int], ModelManifest]) -> str:
     """Return when the forecast was made, with its digest, and when the job began that ended the target's training."""
     text = f"forecast of {prediction.record.get('started', 'unknown time')}, digest {prediction.digest[:12]}"
     target = target_of(prediction, models)
@@ -91,7 +91,7 @@ def held_out_words(row: Row) -> list[str]:
     return [f"the law of the other points is off by {', '.join(errors)}"] if errors else []
 
 
-def figure(prediction: Manifest, found: Mapping[str, float]) -> dict[str, Any]:
+def figure(prediction: PredictionManifest, found: Mapping[str, float]) -> dict[str, Any]:
     """Return the data of a figure of the loss: points, fitted curve with its band, and target.
 
     `points`: [{"run", "parameters", "tokens", "loss", "loss_bits_per_byte"}]; `curve`: [{"parameters", "tokens",

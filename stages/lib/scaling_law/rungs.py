@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest, ModelManifest
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
@@ -29,12 +29,12 @@ class Rung:
     validation: Mapping[str, Mapping[str, Any]]
 
 
-def read_rungs(models: Sequence[Manifest], corpus: Manifest) -> list[Rung]:
+def read_rungs(models: Sequence[ModelManifest], corpus: CorpusManifest) -> list[Rung]:
     """Return the models of a ladder. Raises UserError if one was trained on another corpus."""
     return [_read(made, corpus) for made in models]
 
 
-def _read(made: Manifest, corpus: Manifest) -> Rung:
+def _read(made: ModelManifest, corpus: CorpusManifest) -> Rung:
     if made.identity["corpus"] != corpus.digest:
         raise UserError(f"{made.path} was trained on a different corpus than {corpus.path}")
     model: ModelRecipe = recipes.load(ARCHITECTURES, made.identity["recipe"]["model"], f"{made.path}: model")
@@ -76,7 +76,7 @@ def of_other_text(rungs: Sequence[Rung], weights: Mapping[str, float]) -> list[s
     ]
 
 
-def repeated(rungs: Sequence[Rung], corpus: Manifest) -> list[str]:
+def repeated(rungs: Sequence[Rung], corpus: CorpusManifest) -> list[str]:
     """Return a sentence if models of the ladder read their corpus more than once: repeated text teaches less."""
     available = sum(source["train"]["tokens"] for source in corpus.identity["sources"].values())
     most = max(rungs, key=lambda rung: rung.tokens)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stages.lib.manifest import Score
+from stages.lib.manifest_types import Score
 from stages.lib.scoring import aggregations
 from stages.lib.scoring.aggregations import BITS_OF_ANSWER, CENTERED, TOKEN_ACCURACY
 

@@ -20,13 +20,12 @@ import numpy as np
 from stages.lib import log
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Score, Scores
+from stages.lib.manifest_types import Score, Scores
 from stages.lib.scoring import aggregations, answers, task_code
 from stages.lib.scoring.answers import Sample
 from stages.lib.scoring.task_code import UNTRUSTED, Trust
 
 if TYPE_CHECKING:
-    from lm_eval.api.task import Task
     from lm_eval.tasks import TaskManager
     from lm_eval.tasks.manager import TaskDict
 
@@ -146,51 +145,46 @@ class Scored:
     """Of tasks with choices: their scores after the contexts of other documents; {} if they were not asked for."""
 
 
-def check_runnable(loaded: Mapping[str, TaskDict], window: int, where: str = "evaluate.tasks") -> None:
+def check_runnable(loaded: Mapping[str, TaskDict], window: int) -> None:
     """Raise UserError for a task that the harness would refuse after others were scored.
 
     `loaded`: what the manager loads by the name of each task.
     """
     listed: dict[str, str] = {}
     for parent, of_parent in loaded.items():
-        for name in of_parent["tasks"]:
+        for name, task in of_parent["tasks"].items():
+            where = f"evaluate.tasks: {name}"
             if listed.setdefault(name, parent) != parent:
-                raise UserError(f"{where}: {name} is listed twice, in {listed[name]} and in {parent}")
-    for name, task in _tasks(loaded):
-        if getattr(task, "UNSAFE_CODE", False):
-            raise UserError(f"{where}: {name} runs code that the model writes, which is not supported")
-        if getattr(task, "MULTIMODAL", False):
-            raise UserError(f"{where}: {name} has images or sound, which a language model does not read")
-        if task.get_config("output_type") == "generate_until":
-            options = task.get_config("generation_kwargs") or {}
-            tokens = next((options[key] for key in MOST_TOKENS if options.get(key) is not None), GENERATED)
-            if tokens >= window:
-                raise UserError(
-                    f"{where}: {name} generates up to {tokens} tokens, which must be fewer than the context "
-                    f"({window}): see max_length, and the model's max_position_embeddings"
-                )
+                raise UserError(f"{where} is listed twice, in {listed[name]} and in {parent}")
+            if getattr(task, "UNSAFE_CODE", False):
+                raise UserError(f"{where} runs code that the model writes, which is not supported")
+            if getattr(task, "MULTIMODAL", False):
+                raise UserError(f"{where} has images or sound, which a language model does not read")
+            if task.get_config("output_type") == "generate_until":
+                options = task.get_config("generation_kwargs") or {}
+                tokens = next((options[key] for key in MOST_TOKENS if options.get(key) is not None), GENERATED)
+                if tokens >= window:
+                    raise UserError(
+                        f"{where} generates up to {tokens} tokens, which must be fewer than the context ({window}): "
+                        "see max_length, and the model's max_position_embeddings"
+                    )
 
 
-def check_num_fewshot(
-    loaded: Mapping[str, TaskDict],
-    suite: int | None,
-    per_task: Mapping[str, int | None],
-    where: str = "evaluate",
-) -> None:
+def check_num_fewshot(loaded: Mapping[str, TaskDict], suite: int | None, per_task: Mapping[str, int | None]) -> None:
     """Raise UserError for a number of solved examples that a task would ignore, or that it does not have.
 
     `suite`, `per_task`: the numbers of the recipe. The file of a task may fix 0.
     """
     for parent, of_parent in loaded.items():
         own = per_task.get(parent)
-        of_recipe = f"{where}.num_fewshot" if own is None else f"{where}.per_task.{parent}.num_fewshot"
+        of_recipe = "evaluate.num_fewshot" if own is None else f"evaluate.per_task.{parent}.num_fewshot"
         given = suite if own is None else own
         for name, task in of_parent["tasks"].items():
             fixed = task.get_config("num_fewshot")
             if own and fixed == 0 and name == parent:
                 raise UserError(f"{of_recipe} must be 0, which the task's file fixes, got {own}")
             if given is None or fixed == 0:
-                key, number = f"{where}.tasks: num_fewshot in the file of {name}", fixed or 0
+                key, number = f"evaluate.tasks: num_fewshot in the file of {name}", fixed or 0
             else:
                 key, number = of_recipe, given
             examples = getattr(getattr(task, "sampler", None), "df", None)
@@ -204,11 +198,6 @@ def check_num_fewshot(
                     f"{key} must be at most {len(examples) - shared}, the solved examples that task {name} has"
                     f"{other}, got {number}"
                 )
-
-
-def _tasks(loaded: Mapping[str, TaskDict]) -> Iterator[tuple[str, Task]]:
-    for of_parent in loaded.values():
-        yield from of_parent["tasks"].items()
 
 
 def evaluate(

@@ -23,7 +23,8 @@ import orjson
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import FileDescription, Manifest
+from stages.lib.manifest import EvaluationManifest
+from stages.lib.manifest_types import Files
 
 if TYPE_CHECKING:
     from stages.lib.scoring.harness import Scored
@@ -49,7 +50,7 @@ def path_of(directory: Path, task: str) -> Path:
     return directory / DIRECTORY / f"{task.replace('/', '_')}{SUFFIX}"
 
 
-def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, FileDescription]:
+def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -> Files:
     """Write the logs of a suite; returns their entries in `outputs` of the suite's manifest, which lies beside it.
 
     `samples`: {task: documents as the harness logs them}. Equal samples give equal bytes.
@@ -93,7 +94,7 @@ class SampleLog:
         return {document: (digest, metrics.get(name)) for document, (digest, metrics) in found.items()}
 
 
-def read_logs(evaluation: Manifest, suite: str, task: str) -> SampleLog | None:
+def read_logs(evaluation: EvaluationManifest, suite: str, task: str) -> SampleLog | None:
     """Read the log of a task, or those of a group's tasks; None if the evaluation has none, as those of older versions.
 
     Raises UserError if a log is missing, changed since the evaluation's manifest was written, or is not valid.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from stages.lib import files, manifest
 from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest
+from stages.lib.manifest_types import ScoredIdentity
 from stages.lib.model.model_recipe import MAX_LAYERS
 from stages.lib.scoring import inputs
 from stages.lib.tokenizer.tokenizer import library_errors
@@ -31,10 +32,10 @@ class ScoredModel:
 
     directory: Path
 
-    identity: dict[str, Any]
+    identity: ScoredIdentity
     """The keys of the scores' manifest that name the model."""
 
-    tokenizer: dict[str, Any]
+    tokenizer: Mapping[str, Any]
     """`bos`, `eos`, and `bos_added`: a text begins with BOS. A baseline's also has `prefix`, see encoding.prefix_of."""
 
     positions: int
@@ -53,11 +54,15 @@ class ScoredModel:
         return min(self.positions, max_length or self.trained_length or self.positions)
 
 
-def of_export(path: Path, corpus: Manifest) -> ScoredModel:
+def of_export(path: Path, corpus: CorpusManifest) -> ScoredModel:
     """Return the model of an export. Raises UserError unless it passed its parity check and is of the corpus."""
     export = manifest.read(path, "convert")
     inputs.check_export(export, corpus)
-    known = {"export": export.digest, "step": export.identity["step"], "tokens": export.identity["tokens"]}
+    known: ScoredIdentity = {
+        "export": export.digest,
+        "step": export.identity["step"],
+        "tokens": export.identity["tokens"],
+    }
     tokenizer, length = corpus.identity["tokenizer"], export.identity["seq_len"]
     return ScoredModel(export.directory, known, tokenizer, _positions(export.directory), length)
 

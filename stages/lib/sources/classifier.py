@@ -103,7 +103,7 @@ def drawn(texts: Sequence[str], key: str = "sample") -> np.ndarray:
     return np.fromiter((int.from_bytes(found[:8], "big") >> 11 for found in hashes), float, len(texts)) / 2**53
 
 
-def read(path: Path, digest: str) -> manifest.Manifest:
+def read(path: Path, digest: str) -> manifest.ClassifierManifest:
     """Return the manifest of a classifier. Raises UserError if it is missing, or has another digest."""
     if not path.exists():
         raise UserError(f"{path} is missing: it is the classifier of filters.quality; make it, then rerun with -R list")

@@ -10,10 +10,11 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import Count, NumberedPart
 from stages.lib.sources import filters, masks, source
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200  # per reason
 CHECKED_EVERY = 10_000  # records after which reading stops if most of them are malformed
 
-COUNTS = ("dropped", "dropped_bytes", "masked", "languages", "lengths", "duplicates_of", "near_duplicates_of")
-"""Counts by name in the records of parts and corpora: malformed records and filtered documents by reason, and their
-bytes; masked text by kind; documents by language, filtered ones too, and by their bytes; duplicates by the source of
-the documents that stay for them."""
+COUNTS: tuple[Count, ...] = get_args(Count)
+"""Names of the counts in the records of parts and corpora."""
 
 
 class BosEos(Protocol):
@@ -120,9 +119,7 @@ class FilterCounts:
             raise nothing_left(self.name, self.malformed + self.filtered)
 
     def record(self) -> dict[str, Any]:
-        """Return the counts by reason, with examples, of what is masked, and by language, for a manifest's record;
-        `lengths`: {a power of two: documents with less bytes of text than it, and not less than half of it}.
-        """
+        """Return the counts, with examples, for a manifest's record."""
         counts = dict(sorted((self.malformed + self.filtered).items()))
         examples = {reason: self.examples[reason] for reason in counts}
         numbers = {"records": self.num_records, "malformed": self.num_malformed}
@@ -186,7 +183,8 @@ def read(
 class Part:
     """A part of a listed source, whose documents several stages read and number alike.
 
-    `listed`: the manifest of the list. `identity`: what the part's documents depend on, for manifests.
+    `listed`: the manifest of the list. `identity`: what the part's documents depend on, for manifests, `filter_code`
+    among it.
     """
 
     def __init__(self, list_path: Path, part: int, parts: int) -> None:
@@ -196,13 +194,14 @@ class Part:
         self._every_name = [file["name"] for file in self.listed.identity["files"]]
         self._chosen = source.spans_of_part(self.recipe, self.listed.identity["files"], part, parts)
         self._before = source.states_of(self.recipe, self.listed, self._chosen)
-        self.identity: dict[str, Any] = {
+        self.filter_code = filters.code_of(self.recipe.filters)
+        self.identity: NumberedPart = {
             "source": self.name,
             "source_recipe": self.listed.identity["recipe"],
             "part": part,
             "parts": parts,
             "inputs": source.inputs_of_part(self.recipe, self.listed, self._chosen),
-            **filters.code_of(self.recipe.filters),
+            **self.filter_code,
         }
 
     @staticmethod

@@ -13,13 +13,14 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import FileDescription, Manifest
+from stages.lib.manifest import DocumentsManifest
+from stages.lib.manifest_types import DocumentsOfPart, DuplicatesIdentity, EntryOfPart, FileDescription, NumberedPart
 from stages.lib.sources import source
 from stages.lib.sources.documents import Entry
 from stages.lib.sources.entries import Document, Filtered
@@ -80,7 +81,9 @@ def saved(path: Path, found: np.ndarray) -> FileDescription:
     return manifest.describe(path)
 
 
-def parts_in_order(paths: Iterable[Path], made_by: str, option: str) -> list[Manifest]:
+def parts_in_order(
+    paths: Iterable[Path], made_by: Literal["hash_documents", "sketch", "copy_candidates"], option: str
+) -> list[DocumentsManifest]:
     """Return the manifests that a stage made of the parts of a corpus, by source and part, their files compared.
 
     Raises UserError naming the `option` if one is of another stage, damaged or given twice.
@@ -96,29 +99,37 @@ def parts_in_order(paths: Iterable[Path], made_by: str, option: str) -> list[Man
     return parts
 
 
-def _place(part: Manifest) -> tuple[str, int]:
+def _place(part: DocumentsManifest) -> tuple[str, int]:
     return part.identity["source"], part.identity["part"]
+
+
+def described_part(part: DocumentsManifest, keys: Iterable[str]) -> DocumentsOfPart:
+    """Return those of some keys that a part's manifest has, for an entry in a manifest of all parts."""
+    identity: Mapping[str, Any] = part.identity
+    return cast(DocumentsOfPart, {key: identity[key] for key in keys if key in identity})
 
 
 INPUTS = ("inputs", "filter_code", "classifier")
 """Keys of a part on which its text depends, besides the recipe of its source."""
 
 
-def entry_of_part(found: Manifest, part: Mapping[str, Any], option: str, rerun: str) -> dict[str, Any]:
+def entry_of_part(
+    found: manifest.Manifest[DuplicatesIdentity, Any], part: NumberedPart, option: str, rerun: str
+) -> EntryOfPart:
     """Return the entry of a part in a manifest of all parts, with its file compared.
 
-    `part`: source, source_recipe, part, parts and inputs as they are now. Raises UserError naming the `option` if the
-    manifest has no such part, or one of other files: stage `rerun` makes its inputs.
+    `part`: as it is now. Raises UserError naming the `option` if the manifest has no such part, or one of other text:
+    stage `rerun` makes its inputs.
     """
     for entry in found.identity["parts"]:
-        if all(entry[key] == part[key] for key in ("source", "part", "parts")):
+        if (entry["source"], entry["part"], entry["parts"]) == (part["source"], part["part"], part["parts"]):
             recipes = [source.comparable(one["source_recipe"]) for one in (entry, part)]
             if recipes[0] != recipes[1] or any(entry.get(key) != part.get(key) for key in INPUTS):
                 raise UserError(f"{option} {found.path} is older than the part's current files; rerun with -R {rerun}")
             manifest.check_content(
                 found.directory / entry["path"], found.identity["outputs"][entry["path"]], found.path
             )
-            return dict(entry)
+            return entry
     raise UserError(f"{option} {found.path} lacks part {part['part']} of {part['source']}; rerun with -R {found.stage}")
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from stages.lib.manifest_types import SplitName
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -15,7 +17,7 @@ TRAIN: Final = "train"
 VALIDATION: Final = "validation"
 
 
-def split_of(key: str, fraction: float) -> str:
+def split_of(key: str, fraction: float) -> SplitName:
     """Return `validation` for about `fraction` of all keys, else `train`. A larger fraction only adds keys to it."""
     drawn = int.from_bytes(hashlib.sha256(f"split/{key}".encode()).digest()[:8], "big") / 2**64
     return VALIDATION if drawn < fraction else TRAIN

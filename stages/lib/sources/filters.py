@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stages.lib.errors import UserError
 from stages.lib.files import sha256_bytes
+from stages.lib.manifest_types import FilterCode
 from stages.lib.recipe import identity
 from stages.lib.sources import classifier, quality_rules
 from stages.lib.sources.quality_rules import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
@@ -293,16 +294,15 @@ def _module_of(custom: CustomFilter) -> str:
     return custom.function.rpartition(".")[0]
 
 
-def code_of(recipe: FilterRecipe) -> dict[str, str]:
-    """Return what else the filters depend on, for an identity: {"filter_code": sha256 of the module of the recipe's own
-    function}, {"classifier": digest}; {} without them.
+def code_of(recipe: FilterRecipe) -> FilterCode:
+    """Return what else the filters depend on, for an identity; {} without a classifier and a function of the recipe's.
 
     Raises UserError if the module does not exist, or the classifier is missing or another one.
     """
     if recipe.quality is not None:
         place = _placed(recipe.quality)
         classifier.read(place.manifest, place.digest)
-        return {"classifier": place.digest} | code_of(dataclasses.replace(recipe, quality=None))
+        return {"classifier": place.digest, **code_of(dataclasses.replace(recipe, quality=None))}
     if recipe.custom is None:
         return {}
     name = _module_of(recipe.custom)
@@ -384,37 +384,28 @@ def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> tuple[list[str 
         if what not in MEASURES or bound is None:
             continue
         if what not in measured:
-            measured[what] = MEASURES[what](column)
+            measured[what] = _measured(what, column)
         broken = measured[what] < bound if bound_name == "min" else measured[what] > bound
         first = broken & (found == None)  # noqa: E711 (of each element)
         found[first], values[first] = f"filters.{field.name}", measured[what][first]
     return found.tolist(), values.tolist()
 
 
-def _bytes(column: pyarrow.Array) -> np.ndarray:
-    import pyarrow.compute as pc
-
-    return pc.binary_length(column).to_numpy()
+MEASURES = ("bytes", "words", "symbols", "repeated_lines")
 
 
-def _words(column: pyarrow.Array) -> np.ndarray:
-    import pyarrow.compute as pc
-
-    return pc.count_substring_regex(column, WORD).to_numpy()
-
-
-def _symbols(column: pyarrow.Array) -> np.ndarray:
+def _measured(what: str, column: pyarrow.Array) -> np.ndarray:
+    """Return one of MEASURES of each text."""
     import numpy as np
     import pyarrow.compute as pc
 
-    symbols = pc.count_substring_regex(column, SYMBOL).to_numpy()
-    return symbols / np.maximum(1, pc.utf8_length(column).to_numpy())
-
-
-def _repeated_lines(column: pyarrow.Array) -> np.ndarray:
-    import numpy as np
-    import pyarrow.compute as pc
-
+    if what == "bytes":
+        return pc.binary_length(column).to_numpy()
+    if what == "words":
+        return pc.count_substring_regex(column, WORD).to_numpy()
+    if what == "symbols":
+        symbols = pc.count_substring_regex(column, SYMBOL).to_numpy()
+        return symbols / np.maximum(1, pc.utf8_length(column).to_numpy())
     split = pc.split_pattern(pc.utf8_slice_codeunits(column, 0, quality_rules.MEASURED_CHARACTERS), "\n")
     lines = pc.utf8_trim_whitespace(pc.list_flatten(split))
     sizes = pc.binary_length(lines).to_numpy()
@@ -425,6 +416,3 @@ def _repeated_lines(column: pyarrow.Array) -> np.ndarray:
     again[np.unique(keys, return_index=True)[1]] = False
     repeated, total = (np.bincount(owners, weights=some, minlength=len(column)) for some in (sizes * again, sizes))
     return repeated / np.maximum(1, total)
-
-
-MEASURES = {"bytes": _bytes, "words": _words, "symbols": _symbols, "repeated_lines": _repeated_lines}

@@ -188,16 +188,11 @@ def _bucket_entries(
 def _pairs_of_buckets(keys: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the pairs [2, pairs] of each document and the first ones with its key, later and earlier."""
     order = np.lexsort((places, keys))
-    keys, places = keys[order], places[order]
-    first = np.ones(len(keys), bool)
-    first[1:] = keys[1:] != keys[:-1]
-    starts = np.flatnonzero(first)
-    start_of = np.repeat(starts, np.diff(starts, append=len(keys)))
-    rank = np.arange(len(keys)) - start_of
+    places, rank = places[order], _rank(keys[order])
     pairs = [np.empty((2, 0), np.uint64)]
     for earlier in range(FIRST_OF_BUCKET):
         later = np.flatnonzero(rank > earlier)
-        pairs.append(np.stack([places[later], places[start_of[later] + earlier]]))
+        pairs.append(np.stack([places[later], places[later - rank[later] + earlier]]))
     return np.concatenate(pairs, axis=1)
 
 
@@ -212,11 +207,15 @@ def _sorted_pairs(pairs: Sequence[np.ndarray]) -> np.ndarray:
     once = np.ones(len(later), bool)
     once[1:] = (later[1:] != later[:-1]) | (earlier[1:] != earlier[:-1])
     later, earlier = later[once], earlier[once]
-    first = np.ones(len(later), bool)
-    first[1:] = later[1:] != later[:-1]
+    return np.stack([later, earlier])[:, _rank(later) < COMPARED]
+
+
+def _rank(ordered: np.ndarray) -> np.ndarray:
+    """Return the number of equal values before each of sorted ones."""
+    first = np.ones(len(ordered), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
     starts = np.flatnonzero(first)
-    rank = np.arange(len(later)) - np.repeat(starts, np.diff(starts, append=len(later)))
-    return np.stack([later, earlier])[:, rank < COMPARED]
+    return np.arange(len(ordered)) - np.repeat(starts, np.diff(starts, append=len(ordered)))
 
 
 def owners_of(places: Any) -> Any:

@@ -294,26 +294,30 @@ class Repeats:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Return the finalizer of splitmix64 of each number, a bijection of 64 bits."""
+    """Return splitmix64 of each number, a bijection of 64 bits."""
     import numpy as np
 
-    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
+    from stages.lib.sources import shingles
+
+    return shingles.mixed(numbers + np.uint64(0x9E3779B97F4A7C15))
 
 
 class Broken:
-    """The first rule that each text breaks, as `PREFIX.RULE`, and what was measured; None if it keeps all."""
+    """The first of a set of `rules` that each text breaks, as `PREFIX.RULE`, and what was measured; None if it keeps
+    all."""
 
-    def __init__(self, prefix: str, total: int) -> None:
-        self.prefix = prefix
+    def __init__(self, prefix: str, rules: Any, total: int) -> None:
+        self.prefix, self.rules = prefix, rules
         self.reasons: list[str | None] = [None] * total
         self.values: list[float | None] = [None] * total
 
-    def add(self, name: str, values: Iterable[float], limit: float, is_minimum: bool = False) -> None:
-        """Note the rule `name` for each text whose value is above the limit, or below a minimum, and no rule before."""
-        for number, value in enumerate(values):
+    def add(self, name: str, values: Iterable[float], is_minimum: bool = False) -> None:
+        """Note the rule `name` for each text whose value is above its limit, or below a minimum, and no rule before.
+
+        A limit of None turns the rule off.
+        """
+        limit = getattr(self.rules, name)
+        for number, value in enumerate(values) if limit is not None else ():
             if (value < limit if is_minimum else value > limit) and self.reasons[number] is None:
                 self.reasons[number], self.values[number] = f"{self.prefix}.{name}", float(value)
 
@@ -326,23 +330,17 @@ def gopher_repetition(rules: GopherRepetition, batch: Batch) -> Broken:
     """Return the first rule that each text breaks."""
     import numpy as np
 
-    found = Broken("gopher_repetition", len(batch.texts))
-    for what, parts in (
-        ("para", list(map(_paragraphs, batch.texts))),
-        ("line", list(map(_lines, batch.texts))),
-    ):
+    found = Broken("gopher_repetition", rules, len(batch.texts))
+    for what, parts_of in (("para", _paragraphs), ("line", _lines)):
+        parts = list(map(parts_of, batch.texts))
         again = np.array([_repeats(of_text) for of_text in parts], dtype=float).reshape(-1, 2)
-        for name, share in (
-            (f"dup_{what}_frac", again[:, 0] / [len(of_text) for of_text in parts]),
-            (f"dup_{what}_char_frac", again[:, 1] / batch.characters),
-        ):
-            if (limit := getattr(rules, name)) is not None:
-                found.add(name, share, limit)
+        found.add(f"dup_{what}_frac", again[:, 0] / [len(of_text) for of_text in parts])
+        found.add(f"dup_{what}_char_frac", again[:, 1] / batch.characters)
     repeats, every = Repeats(batch.words), np.ones(len(batch.texts), bool)
     for length in (2, 3, 4):
         repeats.grow(every)
-        if (limit := getattr(rules, f"top_{length}_gram")) is not None:
-            found.add(f"top_{length}_gram", _characters_of_top(repeats) / batch.characters, limit)
+        if getattr(rules, f"top_{length}_gram") is not None:
+            found.add(f"top_{length}_gram", _characters_of_top(repeats) / batch.characters)
     for length in range(5, 11):
         suspects = np.array([reason is None for reason in found.reasons])
         repeats.grow(suspects)
@@ -355,7 +353,7 @@ def gopher_repetition(rules: GopherRepetition, batch: Batch) -> Broken:
         for number in np.flatnonzero(near):
             first, end = np.searchsorted(batch.words.owners[repeats.starts], (number, number + 1))
             shares[number] = _repeated_in_order(repeats, first, end)
-        found.add(f"dup_{length}_gram", shares / batch.characters, limit)
+        found.add(f"dup_{length}_gram", shares / batch.characters)
     return found
 
 
@@ -441,36 +439,30 @@ def gopher_quality(rules: GopherQuality, batch: Batch) -> Broken:
     """Return the first rule that each text breaks."""
     import numpy as np
 
-    found, words = Broken("gopher_quality", len(batch.texts)), batch.words
+    found, words = Broken("gopher_quality", rules, len(batch.texts)), batch.words
     is_word = words.passing(lambda word: not all(map(_is_mark, word)))
     number = words.sum_over(is_word)
-    if rules.min_doc_words is not None:
-        found.add("min_doc_words", number, rules.min_doc_words, is_minimum=True)
-    if rules.max_doc_words is not None:
-        found.add("max_doc_words", number, rules.max_doc_words)
+    found.add("min_doc_words", number, is_minimum=True)
+    found.add("max_doc_words", number)
     mean = words.sum_over(words.lengths * is_word) / np.maximum(1, number)
-    if rules.min_avg_word_length is not None:
-        found.add("min_avg_word_length", mean, rules.min_avg_word_length, is_minimum=True)
-    if rules.max_avg_word_length is not None:
-        found.add("max_avg_word_length", mean, rules.max_avg_word_length)
+    found.add("min_avg_word_length", mean, is_minimum=True)
+    found.add("max_avg_word_length", mean)
     total = np.maximum(1, words.counts)
-    if (limit := rules.max_symbol_word_ratio) is not None:
+    if rules.max_symbol_word_ratio is not None:
         hashes = batch.of_each(lambda text: text.count("#"))
         ellipses = batch.of_each(lambda text: sum(map(text.count, ELLIPSES)))
-        found.add("max_symbol_word_ratio", np.maximum(hashes, ellipses) / total, limit)
+        found.add("max_symbol_word_ratio", np.maximum(hashes, ellipses) / total)
     lines = [text.splitlines() or [""] for text in batch.texts]
-    if (limit := rules.max_bullet_lines_ratio) is not None:
-        bullets = (sum(line.lstrip().startswith(BULLETS) for line in of_text) / len(of_text) for of_text in lines)
-        found.add("max_bullet_lines_ratio", bullets, limit)
-    if (limit := rules.max_ellipsis_lines_ratio) is not None:
-        ends = (sum(line.rstrip().endswith(ELLIPSES) for line in of_text) / len(of_text) for of_text in lines)
-        found.add("max_ellipsis_lines_ratio", ends, limit)
-    if (limit := rules.max_non_alpha_words_ratio) is not None:
+    bullets = (sum(line.lstrip().startswith(BULLETS) for line in of_text) / len(of_text) for of_text in lines)
+    found.add("max_bullet_lines_ratio", bullets)
+    ends = (sum(line.rstrip().endswith(ELLIPSES) for line in of_text) / len(of_text) for of_text in lines)
+    found.add("max_ellipsis_lines_ratio", ends)
+    if rules.max_non_alpha_words_ratio is not None:
         alphabetic = words.number_with(lambda word: any(map(str.isalpha, word)))
-        found.add("max_non_alpha_words_ratio", alphabetic / total, limit, is_minimum=True)
+        found.add("max_non_alpha_words_ratio", alphabetic / total, is_minimum=True)
     if rules.min_stop_words is not None:
         has_word = [words.number_with(stop_word.__eq__) > 0 for stop_word in STOP_WORDS]
-        found.add("min_stop_words", np.sum(has_word, axis=0), rules.min_stop_words, is_minimum=True)
+        found.add("min_stop_words", np.sum(has_word, axis=0), is_minimum=True)
     return found
 
 
@@ -486,22 +478,21 @@ def fineweb_quality(rules: FinewebQuality, batch: Batch) -> Broken:
     """Return the first rule that each text breaks."""
     import numpy as np
 
-    found = Broken("fineweb_quality", len(batch.texts))
+    found = Broken("fineweb_quality", rules, len(batch.texts))
     lines = [[line for line in text.split("\n") if line.strip()] or [""] for text in batch.texts]
     is_short = rules.short_line_length.__ge__
-    if (limit := rules.line_punct_thr) is not None:
-        ended = (sum(map(_ends_sentence, [line[-1:] for line in some])) / len(some) for some in lines)
-        found.add("line_punct_thr", ended, limit, is_minimum=True)
-    if (limit := rules.short_line_thr) is not None:
+    ended = (sum(map(_ends_sentence, [line[-1:] for line in some])) / len(some) for some in lines)
+    found.add("line_punct_thr", ended, is_minimum=True)
+    if rules.short_line_thr is not None:
         short = found.of_others(lambda at: sum(map(is_short, map(len, lines[at]))) / len(lines[at]))
-        found.add("short_line_thr", short, limit)
-    if (limit := rules.char_duplicates_ratio) is not None:
+        found.add("short_line_thr", short)
+    if rules.char_duplicates_ratio is not None:
         repeated = found.of_others(lambda at: _repeats(lines[at])[1])
         characters = np.maximum(1, batch.of_each(lambda text: len(text) - text.count("\n")))
-        found.add("char_duplicates_ratio", np.array(repeated) / characters, limit)
-    if (limit := rules.new_line_ratio) is not None:
+        found.add("char_duplicates_ratio", np.array(repeated) / characters)
+    if rules.new_line_ratio is not None:
         ends = found.of_others(lambda at: batch.texts[at].count("\n") / max(1, len(batch.texts[at].split())))
-        found.add("new_line_ratio", ends, limit)
+        found.add("new_line_ratio", ends)
     return found
 
 

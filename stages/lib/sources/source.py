@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import ListManifest
+from stages.lib.manifest_types import CutFile, InputFile, ListedFile
 from stages.lib.recipe import NAME, NAME_IN_WORDS, default_of, identity
 from stages.lib.recipe import load as load_recipe
 from stages.lib.sources import filters, reading, spans, storage
@@ -29,9 +30,6 @@ ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 
 FORMER_IDENTITY = ("max_malformed",)
 """Operation keys that were identity keys once, and may stand in the identity of earlier manifests."""
-
-CLASSIFIER = "classifier_manifest"
-"""The key of a list's record with the path of the classifier of `filters.quality`."""
 
 METADATA_FILES = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip")
 """Files of a directory that Hugging Face's datasets does not take for data."""
@@ -88,16 +86,16 @@ def check_name(name: str) -> None:
         raise UserError(f"--name must be {NAME_IN_WORDS}, got {name!a:.200}")
 
 
-def read_list(path: Path | str) -> tuple[Manifest, str, SourceRecipe]:
-    """Return (Manifest, name, SourceRecipe) of a source's list. Raises UserError if the file is another manifest."""
+def read_list(path: Path | str) -> tuple[ListManifest, str, SourceRecipe]:
+    """Return (manifest, name, recipe) of a source's list. Raises UserError if the file is another manifest."""
     listed = manifest.read(path, "list")
     name = listed.identity["source"]
     return listed, name, recipe_of(listed)
 
 
-def recipe_of(listed: Manifest) -> SourceRecipe:
+def recipe_of(listed: ListManifest) -> SourceRecipe:
     """Return the recipe of a source by its list, with the place of the classifier of its filters."""
-    operation = {key: listed.record[key] for key in FORMER_IDENTITY if key in listed.record}
+    operation = {key: value for key, value in listed.record.items() if key in FORMER_IDENTITY}
     where = f"sources.{listed.identity['source']}"
     recipe = load_recipe(SourceRecipe, listed.identity["recipe"] | operation, where)
     if recipe.filters.quality is None:
@@ -106,19 +104,14 @@ def recipe_of(listed: Manifest) -> SourceRecipe:
     return dataclasses.replace(recipe, filters=placed)
 
 
-def classifier_path(listed: Manifest) -> Path:
+def classifier_path(listed: ListManifest) -> Path:
     """Return the path of the manifest of the classifier that filters a source, by the source's list."""
-    return Path(os.path.normpath(listed.directory / listed.record[CLASSIFIER]))
+    return Path(os.path.normpath(listed.directory / listed.record["classifier_manifest"]))
 
 
 def comparable(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity keys of a source's recipe in a manifest, without those of FORMER_IDENTITY."""
     return {key: value for key, value in recipe.items() if key not in FORMER_IDENTITY}
-
-
-def root_of(recipe: SourceRecipe) -> Path:
-    """Return the directory to which the file names of a source are relative."""
-    return kind_of(recipe).root()
 
 
 def check_paths(where: str, recipe: SourceRecipe) -> None:
@@ -189,12 +182,12 @@ def _is_taken(kind: SourceKind, path: str) -> bool:
     return (os.path.splitext(path)[0] if reading.is_compressed(path) else path).endswith(kind.endings)
 
 
-def spans_of_part(recipe: SourceRecipe, listed: Sequence[Mapping[str, Any]], part: int, parts: int) -> list[Span]:
-    """Return the spans of one part of a source. `listed`: [{"name", "bytes"}]."""
+def spans_of_part(recipe: SourceRecipe, listed: Sequence[ListedFile], part: int, parts: int) -> list[Span]:
+    """Return the spans of one part of a source."""
     return spans.of_part(listed, part, parts, kind_of(recipe).can_be_cut)
 
 
-def states_of(recipe: SourceRecipe, listed: Manifest, chosen: Iterable[Span]) -> dict[str, storage.Status]:
+def states_of(recipe: SourceRecipe, listed: ListManifest, chosen: Iterable[Span]) -> dict[str, storage.Status]:
     """Return {name: Status} of the files of some spans, for `documents.read` to compare; call it before `described`."""
     if not kind_of(recipe).needs_paths:
         return {}
@@ -208,42 +201,39 @@ def states_of(recipe: SourceRecipe, listed: Manifest, chosen: Iterable[Span]) ->
     return found
 
 
-def inputs_of_part(recipe: SourceRecipe, listed: Manifest, chosen: Sequence[Span]) -> list[dict[str, Any]]:
+def inputs_of_part(recipe: SourceRecipe, listed: ListManifest, chosen: Sequence[Span]) -> list[InputFile]:
     """As `described`, of every file that a part's documents depend on."""
     if kind_of(recipe).needs_every_file:
         chosen = spans.whole(file["name"] for file in listed.identity["files"])
     return described_inputs(recipe, listed, chosen)
 
 
-def digest_of_examples(listed: Manifest, recipe: SourceRecipe, inputs: Sequence[Mapping[str, Any]]) -> str:
+def digest_of_examples(listed: ListManifest, recipe: SourceRecipe, inputs: Sequence[InputFile]) -> str:
     """Return the digest of a source that is read whole, by its inputs as of `described_inputs`."""
     known = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": inputs}
-    return manifest.digest_of(known | filters.code_of(recipe.filters))
+    return manifest.digest_of({**known, **filters.code_of(recipe.filters)})
 
 
-def described_inputs(recipe: SourceRecipe, listed: Manifest, chosen: Iterable[Span]) -> list[dict[str, Any]]:
-    """Return the content of spans of a listed source for a manifest: [{"name", "bytes", "sha256"}].
+def described_inputs(recipe: SourceRecipe, listed: ListManifest, chosen: Iterable[Span]) -> list[InputFile]:
+    """Return the content of spans of a listed source for a manifest.
 
-    A cut file also has its bytes {"first", "end"}; a remote file has {"etag"} in place of the sha256. `listed`: the
-    manifest of stages.list. Raises UserError if a file is not as it was listed.
+    Raises UserError if a file is not as it was listed.
     """
     kind, sizes = kind_of(recipe), {file["name"]: file["bytes"] for file in listed.identity["files"]}
-    found = []
+    found: list[InputFile] = []
     for span in chosen:
         name = span.name
-        entry: dict[str, Any] = {"name": name}
-        if span.end is not None:
-            entry |= {"first": span.first, "end": span.end}
+        cut: CutFile = {} if span.end is None else {"first": span.first, "end": span.end}
         if storage.is_remote(name):
             status = storage.status(name)
             if status.etag != listed.record["etags"][name]:
                 raise UserError(f"{name} changed after {listed.path} was written; rerun with -R list")
-            found.append(entry | {"bytes": status.bytes, "etag": status.etag})
+            found.append({"name": name, **cut, "bytes": status.bytes, "etag": status.etag})
         else:
             path = kind.root() / name
             manifest.check_size(path, sizes[name], listed.path)
             try:
-                found.append(entry | manifest.describe(path, *kind.extent(span)))
+                found.append({"name": name, **cut, **manifest.describe(path, *kind.extent(span))})
             except OSError as error:
                 raise UserError(f"{path} cannot be read: {error.strerror}") from None
     return found

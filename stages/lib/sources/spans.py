@@ -7,9 +7,10 @@ byte lies in it, so every record is in one part, wherever the cuts fall.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from stages.lib.manifest_types import ListedFile
 
 WHOLE_BYTES = 16 << 20
 """Files up to this size are never cut: one part reads all of them."""
@@ -33,12 +34,10 @@ def whole(names: Iterable[str]) -> list[Span]:
     return [Span(name) for name in names]
 
 
-def of_part(
-    listed: Sequence[Mapping[str, Any]], part: int, parts: int, can_be_cut: Callable[[str], bool]
-) -> list[Span]:
+def of_part(listed: Sequence[ListedFile], part: int, parts: int, can_be_cut: Callable[[str], bool]) -> list[Span]:
     """Return the spans of part number `part` of `parts`.
 
-    `listed`: [{"name", "bytes"}]. `can_be_cut(name)`: True if a file can be read from its middle.
+    `can_be_cut(name)`: True if a file can be read from its middle.
     """
     total = sum(file["bytes"] for file in listed)
     first, end = (-(-number * total // parts) for number in (part, part + 1))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest_types import TokenIds
 from stages.lib.tokenizer import tokenizer as tokenizers
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
@@ -157,18 +158,19 @@ def unknown_of(package: Mapping[str, Any]) -> str | None:
     return model.get("unk_token")
 
 
-def identity_of(package: Mapping[str, Any], bos: str, eos: str, sentinels: Mapping[str, str]) -> dict[str, Any]:
-    """Return {"vocab_size", "bos", "eos"} of a package: its number of ids, and the ids of the two tokens.
-
-    With `sentinels`, {name: piece}, it also has {"fill_in_the_middle": {name: id}}.
-    """
+def identity_of(package: Mapping[str, Any], bos: str, eos: str, sentinels: Mapping[str, str]) -> TokenIds:
+    """Return the number of ids of a package, and the ids of the two tokens and of `sentinels`, {name: piece}."""
     loaded = _loaded(package)
+
+    def id_of(piece: str) -> int:
+        number = loaded.token_to_id(piece)
+        assert number is not None
+        return number
+
     vocab_size = 1 + max(loaded.get_vocab(with_added_tokens=True).values())
-    bos_id, eos_id = loaded.token_to_id(bos), loaded.token_to_id(eos)
-    assert bos_id is not None and eos_id is not None
-    found: dict[str, Any] = {"vocab_size": vocab_size, "bos": bos_id, "eos": eos_id}
+    found: TokenIds = {"vocab_size": vocab_size, "bos": id_of(bos), "eos": id_of(eos)}
     if sentinels:
-        found["fill_in_the_middle"] = {name: loaded.token_to_id(piece) for name, piece in sentinels.items()}
+        found["fill_in_the_middle"] = {name: id_of(piece) for name, piece in sentinels.items()}
     return found
 
 

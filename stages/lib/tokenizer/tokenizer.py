@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import tokenizers as library
     from sentencepiece import SentencePieceProcessor
 
-    from stages.lib.manifest import Manifest
+    from stages.lib.manifest import TokenizerManifest
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Tokenizer:
         self.digest = self.manifest.digest
         self.bos, self.eos = self.manifest.identity["bos"], self.manifest.identity["eos"]
         self.vocab_size = self.manifest.identity["vocab_size"]
-        self.fill_in_the_middle: dict[str, int] | None = self.manifest.identity.get("fill_in_the_middle")
+        self.fill_in_the_middle = self.manifest.identity.get("fill_in_the_middle")
         self.package = self.manifest.directory / PACKAGE[0]
         self._decoder: Any = None
         self._processor: SentencePieceProcessor | None = None
@@ -165,7 +165,7 @@ class Tokenizer:
         return self._decoder
 
 
-def special_tokens(tokenizer: Manifest) -> dict[str, str]:
+def special_tokens(tokenizer: TokenizerManifest) -> dict[str, str]:
     """Return {"bos_token": text, ...} of a tokenizer's manifest, as the tokenizer of an export has them.
 
     The token that fills batches up is the unknown one, which no text becomes where bytes are tokens; without one it is

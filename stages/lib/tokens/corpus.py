@@ -22,7 +22,8 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import CorpusTokenizer, Manifest, Shard, SplitName
+from stages.lib.manifest import CorpusManifest
+from stages.lib.manifest_types import CorpusTokenizer, Shard, SplitName
 from stages.lib.sources.entries import VALIDATION, Document
 from stages.lib.tokens import bos_eos
 from stages.lib.tokens.bos_eos import Encode
@@ -295,7 +296,7 @@ class TokenStream:
         self._files.clear()
 
 
-def validation_documents(corpus: Manifest, source: str) -> Iterator[tuple[str, str]]:
+def validation_documents(corpus: CorpusManifest, source: str) -> Iterator[tuple[str, str]]:
     """Yield (id, text) of a source's validation documents, in the order of its validation shards.
 
     Raises UserError if a file is missing or changed since the manifest was written.

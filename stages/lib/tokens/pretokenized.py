@@ -11,7 +11,7 @@ import numpy as np
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import PartManifest
 from stages.lib.sources.documents import Document, Entry
 from stages.lib.sources.entries import TRAIN, Malformed
 from stages.lib.tokenizer.fast import CHECK_CHARACTERS, CHECK_EVERY, CHECK_FIRST
@@ -144,7 +144,7 @@ class PretokenizedCheck:
         return {"given_ids": {"compared": self.compared, "same": self.same}} if self.documents else {}
 
 
-def training_documents(part: Manifest, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
+def training_documents(part: PartManifest, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of the documents in a part's training shards, in their order, in bounded memory.
 
     Raises UserError if a shard is missing or changed since the manifest was written.
@@ -157,7 +157,7 @@ def training_documents(part: Manifest, tokenizer: Tokenizer) -> Iterator[tuple[i
         number += len(texts)
 
 
-def _batches_of_ids(part: Manifest) -> Iterator[list[np.ndarray]]:
+def _batches_of_ids(part: PartManifest) -> Iterator[list[np.ndarray]]:
     """Yield lists of documents' ids, each of about SEGMENT_IDS; a longer document is alone."""
     held: list[np.ndarray] = []
     size = 0
@@ -171,7 +171,7 @@ def _batches_of_ids(part: Manifest) -> Iterator[list[np.ndarray]]:
         yield held
 
 
-def _ids_of_shards(part: Manifest) -> Iterator[np.ndarray]:
+def _ids_of_shards(part: PartManifest) -> Iterator[np.ndarray]:
     import pyarrow as pa
 
     for shard in part.identity[TRAIN]["shards"]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages.lib import files
+from stages.lib.manifest_types import Batch, Shard
 
 SHARD_BYTES = 1 << 27
 """Maximum bytes of token ids in a shard, unless one document alone has more. It bounds the writer's memory to three
@@ -38,16 +39,14 @@ class Writer:
     """Writes the documents of one split into shards `directory`/`name`-00000.arrow, -00001 ...
 
     `seed`: integers that seed the shuffling of the documents of a shard; None keeps their order. `finish` writes the
-    remaining documents, at least one shard, and returns the manifest's entry of each:
-    {"path" (the file's name), "bytes", "sha256", "tokens", "documents", "text_bytes", "batches": [{"documents",
-    "tokens", "offsets_at", "values_at"}]}
+    remaining documents, at least one shard, and returns the manifest's entry of each, with the file's name as path.
     """
 
     def __init__(
         self, directory: Path, name: str, dtype: np.typing.DTypeLike, seed: Sequence[int] | None = None
     ) -> None:
         self.directory, self.name, self.dtype, self.seed = directory, name, np.dtype(dtype), seed
-        self.written: list[dict[str, Any]] = []
+        self.written: list[Shard] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -75,7 +74,7 @@ class Writer:
             self.text_bytes += int(num_bytes[begin:end].sum())
             begin = end
 
-    def finish(self) -> list[dict[str, Any]]:
+    def finish(self) -> list[Shard]:
         """Write the remaining documents; return the manifest's entries of all shards."""
         if self.num_tokens or not self.written:
             self._flush()
@@ -97,7 +96,7 @@ class Writer:
             values = arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, self.dtype)])
         offsets = np.zeros(1 + len(lengths), np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        self.written.append({"path": path.name, **_write(path, values, offsets), "text_bytes": text_bytes})
+        self.written.append(_write(path, values, offsets, text_bytes))
 
 
 def _ordered(arrays: list[np.ndarray], lengths: np.ndarray, bounds: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -121,7 +120,7 @@ def _ordered(arrays: list[np.ndarray], lengths: np.ndarray, bounds: np.ndarray, 
     return ordered
 
 
-def _write(path: Path, values: np.ndarray, offsets: np.ndarray) -> dict[str, Any]:
+def _write(path: Path, values: np.ndarray, offsets: np.ndarray, text_bytes: int) -> Shard:
     """Write a shard atomically; return its entry in the manifest."""
     schema = schema_of(values.dtype)
     with files.atomic(path) as file:
@@ -133,11 +132,13 @@ def _write(path: Path, values: np.ndarray, offsets: np.ndarray) -> dict[str, Any
                 writer.write_batch(pa.record_batch([column], schema=schema))
     batches = positions(path)
     return {
+        "path": path.name,
         "bytes": os.path.getsize(path),
         "sha256": hashing.hash.hexdigest(),
         "tokens": sum(batch["tokens"] for batch in batches),
         "documents": sum(batch["documents"] for batch in batches),
         "batches": batches,
+        "text_bytes": text_bytes,
     }
 
 
@@ -146,13 +147,13 @@ def _arrow(array: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, pa.py_buffer(array)])
 
 
-def positions(path: Path | str) -> list[dict[str, int]]:
+def positions(path: Path | str) -> list[Batch]:
     """Return the byte positions in the file of the buffers of each batch, and its numbers of documents and tokens."""
     with pa.memory_map(os.fspath(path)) as mapped:
         base = mapped.read_buffer(1).address  # an empty buffer has no address
         mapped.seek(0)
         reader = pa.ipc.open_file(mapped)
-        batches = []
+        batches: list[Batch] = []
         for number in range(reader.num_record_batches):
             column = reader.get_batch(number).column(0)
             _, offsets, _, values = column.buffers()

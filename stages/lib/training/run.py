@@ -37,7 +37,8 @@ from stages.lib.training.stop_requests import StopRequested
 from stages.lib.training.trainer import Run, Trainer, TrainingData
 
 if TYPE_CHECKING:
-    from stages.lib.manifest import Manifest
+    from stages.lib.manifest import ModelManifest
+    from stages.lib.manifest_types import ModelIdentity
     from stages.lib.run_directory.lease import Lease
 
 
@@ -121,7 +122,7 @@ def _train(
             if lease is not None:
                 relative = os.path.relpath(checkpoint, home)
                 outputs = read_commit(checkpoint)["files"] | {COMMIT: manifest.describe(checkpoint / COMMIT)}
-                identity = {
+                identity: ModelIdentity = {
                     **run.identity.owner(),
                     "step": until,
                     "samples": until * run.recipe.global_batch_size,
@@ -129,15 +130,16 @@ def _train(
                     "checkpoint": relative,
                     "outputs": {f"{relative}/{name}": outputs[name] for name in sorted(outputs)},
                 }
-                record = clock.record(
+                record = {
+                    **clock.record(),
                     **({} if run.initial is None else {"initial": str(run.initial.path)}),
-                    horizon={"steps": run.recipe.steps},
-                    run_directory=os.path.relpath(directory, home),
-                    validation=scores,
-                    world_size=dist.get_world_size(),
-                    data=trainer.data.samples.described(),
-                    logs=manifest.described(history.logs(directory), home),
-                )
+                    "horizon": {"steps": run.recipe.steps},
+                    "run_directory": os.path.relpath(directory, home),
+                    "validation": scores,
+                    "world_size": dist.get_world_size(),
+                    "data": trainer.data.samples.described(),
+                    "logs": manifest.described(history.logs(directory), home),
+                }
                 content = manifest.content(trainer.start.stage, identity, record)
                 lease.check()
                 files.write_json(checkpoint / MILESTONE, content)
@@ -265,7 +267,7 @@ def _reached_before(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def _previous(path: Path, until: int, identity: RunIdentity) -> Manifest:
+def _previous(path: Path, until: int, identity: RunIdentity) -> ModelManifest:
     """Read the milestone before. Raises UserError if it is of another run, or not before this one."""
     previous = manifest.read(path, *manifest.TRAINING)
     key = identity.first_difference(previous.identity, DIRECTORY_KEYS)
@@ -278,7 +280,7 @@ def _previous(path: Path, until: int, identity: RunIdentity) -> Manifest:
     return previous
 
 
-def _check_descent(previous: Manifest, milestone: dict[str, Any], run: Run, directory: Path) -> None:
+def _check_descent(previous: ModelManifest, milestone: dict[str, Any], run: Run, directory: Path) -> None:
     """Raise UserError if a milestone that was reached before `previous` was inserted had another schedule up to there.
 
     With the same schedule it passed through the same bits.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from stages.lib.manifest import Manifest
+    from stages.lib.manifest import ModelManifest
     from stages.lib.model.key_table import LoraRecipe
     from stages.lib.model.model_recipe import ModelRecipe
     from stages.lib.run_directory.lease import Lease
@@ -194,7 +194,7 @@ class Trainer:
         directory: Path,
         lease: Lease | None,
         start: Start,
-        previous: Manifest | None = None,
+        previous: ModelManifest | None = None,
     ) -> None:
         recipe, samples = run.recipe, data.samples
         self.run, self.recipe, self.data, self.directory, self.start = run, recipe, data, directory, start

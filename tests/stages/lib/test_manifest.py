@@ -112,8 +112,8 @@ def test_a_manifest_of_another_format_is_refused_with_what_to_do(path, given, fo
 def test_a_record_tells_no_secrets(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    record = manifest.Clock("abc").record(more=1)
+    record = manifest.Clock("abc").record()
     assert record["environment"]["OMP_NUM_THREADS"] == "2"
     assert "secret" not in str(record)
-    assert (record["code"], record["more"]) == ("abc", 1)
+    assert record["code"] == "abc"
     assert record["versions"]["numpy"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest
 from stages.lib.scoring.aggregations import BITS_OF_ANSWER
 from stages.lib.scoring.tasks import task_files, text_pieces
 from stages.lib.scoring.tasks.choices import NextLine
@@ -45,8 +45,14 @@ def find(name: str) -> LocalTask | None:
     return next((task for task in TASKS if task.matches(harness_task)), None)
 
 
+def chance_of(name: str, metric: str) -> float | None:
+    """Return what guessing scores in a local task, by its main metric; None for all others."""
+    task = find(name)
+    return task.chance if task is not None and task.metric == metric else None
+
+
 def write(
-    directory: Path, names: Collection[str], corpus: Manifest, pairs: PairSource | None, options: TaskOptions
+    directory: Path, names: Collection[str], corpus: CorpusManifest, pairs: PairSource | None, options: TaskOptions
 ) -> dict[str, ReaderScores]:
     """Write the files of the local tasks `names`; returns {name for the harness: scores of trivial readers}.
 

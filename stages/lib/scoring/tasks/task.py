@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.lib.manifest_types import Score
+
 if TYPE_CHECKING:
     from stages.lib.sources.examples import PairSource
 
 Row = dict[str, Any]
 """One line of a task's JSONL file. `document`: what it was cut from; rows of one document are not independent."""
 
-ReaderScores = dict[str, dict[str, float | None]]
-"""{trivial reader: {"value": x, "stderr": y, "n": number of rows}}"""
+ReaderScores = dict[str, Score]
+"""By trivial reader; of as many rows as `n`."""
 
 
 @dataclass(frozen=True, kw_only=True)

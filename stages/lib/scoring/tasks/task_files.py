@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files
+from stages.lib.manifest_types import Score
 from stages.lib.scoring import aggregations
 from stages.lib.scoring.tasks import completion_score, generation_score
 from stages.lib.scoring.tasks.task import HarnessFormat, ReaderScores, Row
@@ -122,7 +123,7 @@ def _credit(ratings: Sequence[float], question: Row) -> float:
     return (question["answer"] in best) / len(best)
 
 
-def _mean(credits: Sequence[float], rows: Sequence[Row]) -> dict[str, float | None]:
+def _mean(credits: Sequence[float], rows: Sequence[Row]) -> Score:
     documents = [row.get("document", str(number)) for number, row in enumerate(rows)]
     scores = aggregations.document_scores("acc", credits, documents)
     assert scores is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusManifest
 from stages.lib.scoring.tasks import task_files
 from stages.lib.scoring.tasks.task import Row, TaskOptions, TextTask, ValidationText
 from stages.lib.tokens.corpus import validation_documents
@@ -17,7 +17,7 @@ from stages.lib.tokens.corpus import validation_documents
 PIECE_BYTES = 2048  # the start of a piece has no context, which changes its bits by less than 1%
 
 
-def read(corpus: Manifest, seed: int, num_bytes: int, sources: Sequence[str] | None = None) -> ValidationText:
+def read(corpus: CorpusManifest, seed: int, num_bytes: int, sources: Sequence[str] | None = None) -> ValidationText:
     """Read `num_bytes` of each source's validation text; a source that has none is skipped with a warning.
 
     `sources`: the sources to read, by default all. Raises UserError for one that the corpus does not have.

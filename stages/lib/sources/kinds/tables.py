@@ -6,6 +6,7 @@ A malformed row is its reason, a str. A damaged file is a UserError that names i
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -157,16 +158,24 @@ def _decoded(column: pyarrow.Array, of_bytes: bool) -> pyarrow.Array:
     """Return the column; if it is dictionary-encoded text, with a text per row; if it is of bytes, as text."""
     import pyarrow
 
-    texts = {
-        pyarrow.binary(): pyarrow.string(),
-        pyarrow.large_binary(): pyarrow.large_string(),
-        pyarrow.binary_view(): pyarrow.string_view(),
-    }
+    texts = _texts_of_bytes()
     if pyarrow.types.is_dictionary(column.type) and column.type.value_type in (*texts, *texts.values()):
         column = column.dictionary_decode()
     if of_bytes and pyarrow.types.is_fixed_size_binary(column.type):
         column = column.cast(pyarrow.binary())
     return column.view(texts[column.type]) if of_bytes and column.type in texts else column
+
+
+@functools.cache
+def _texts_of_bytes() -> dict[pyarrow.DataType, pyarrow.DataType]:
+    """Return Arrow's types of bytes, each with the type of text that has the same buffers."""
+    import pyarrow
+
+    return {
+        pyarrow.binary(): pyarrow.string(),
+        pyarrow.large_binary(): pyarrow.large_string(),
+        pyarrow.binary_view(): pyarrow.string_view(),
+    }
 
 
 def _values(column: pyarrow.Array) -> list[Any]:
@@ -258,14 +267,8 @@ def _validated(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 def _as_bytes(column: pyarrow.Array) -> pyarrow.Array:
     """Return text as bytes, so that validation does not check UTF-8: that is checked per row."""
-    import pyarrow
-
-    types = {
-        pyarrow.string(): pyarrow.binary(),
-        pyarrow.large_string(): pyarrow.large_binary(),
-        pyarrow.string_view(): pyarrow.binary_view(),
-    }
-    return column.view(types[column.type]) if column.type in types else column
+    bytes_of = {text: of_bytes for of_bytes, text in _texts_of_bytes().items()}
+    return column.view(bytes_of[column.type]) if column.type in bytes_of else column
 
 
 LARGE_GROUP_BYTES = 64 << 20  # a larger row group is read by few rows at a time

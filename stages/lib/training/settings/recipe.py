@@ -23,6 +23,9 @@ VALIDATION_SHARE = 0.1
 FORWARD_SHARE = 1 / 3
 """Time of a forward pass as a share of that of a step, per token."""
 
+RANKS_WITHOUT_GPUS = 2
+"""Ranks of a training on a machine without GPUs, so that a laptop runs what a cluster runs."""
+
 SHARDINGS = ("full", "grad", "hybrid-full", "hybrid-grad", "none")
 
 

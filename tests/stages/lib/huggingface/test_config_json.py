@@ -6,6 +6,7 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface.config_json import read_config
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.model_recipe import RopeScaling
+from tests.helpers.export_cases import SMALL
 
 LLAMA_2 = {  # as transformers 4 writes it
     "architectures": ["LlamaForCausalLM"],
@@ -35,13 +36,6 @@ LLAMA_3 = {
     "rope_type": "llama3",
 }
 SCALING = RopeScaling(factor=32.0, original_max_position_embeddings=128)
-SHAPE = {
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "max_position_embeddings": 256,
-}
 
 
 def without(*keys):
@@ -53,7 +47,7 @@ def recipe_of(config):
 
 
 def test_a_config_of_transformers_4():
-    assert read_config(LLAMA_2, "config.json") == (LlamaRecipe(**SHAPE), 300)
+    assert read_config(LLAMA_2, "config.json") == (LlamaRecipe(**SMALL), 300)
     with pytest.raises(UserError, match="config.json must hold a mapping"):
         read_config([], "config.json")
 
@@ -69,7 +63,7 @@ def test_a_config_of_transformers_4():
 )
 def test_scaled_frequencies_in_the_forms_of_transformers_4_and_5(rope):
     found = recipe_of(without("rope_theta", "rope_scaling") | rope)
-    assert found == LlamaRecipe(**SHAPE, rope_theta=5e5, rope_scaling=SCALING)
+    assert found == LlamaRecipe(**SMALL, rope_theta=5e5, rope_scaling=SCALING)
 
 
 @pytest.mark.parametrize(
