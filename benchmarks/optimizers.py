@@ -31,7 +31,8 @@ from benchmarks import harness
 from benchmarks.harness import HOME
 
 CORPUS = "results/tokens/main/manifest.json"
-OPTIMIZERS = ("adamw", "muon", "normuon")
+RATES = {"adamw": (1e-3, 2e-3, 4e-3), "muon": (4e-3, 8e-3, 16e-3), "normuon": (4e-3, 8e-3, 16e-3)}
+"""Peak learning rates by optimizer: the best lies inside, on the demo."""
 
 
 def recipe_of(arguments, optimizer, learning_rate, seed, steps):
@@ -127,7 +128,7 @@ def main():
     parser.add_argument("--run", default="base", help="the run of the config")
     parser.add_argument("--size", metavar="LAYERSxWIDTH", help="another size of the model (default: the run's)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--learning-rates", type=float, nargs="+", default=[4e-3, 8e-3, 16e-3], help="peaks")
+    parser.add_argument("--learning-rates", type=float, nargs="+", help="peaks of all (default: three of each)")
     parser.add_argument("--steps", type=int, help="default: those of the demo")
     parser.add_argument("--validation-tokens", type=int, default=1 << 15, help="per source, at most")
     parser.add_argument("--processes", type=int, default=1, help="trainings that run at the same time")
@@ -135,14 +136,18 @@ def main():
     run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
     steps = arguments.steps or run["pretrain"]["steps"]
     trainings = Trainings(arguments)
-    wanted = itertools.product(arguments.learning_rates, arguments.seeds, OPTIMIZERS)
-    found = trainings.run([(name, rate, seed, steps) for rate, seed, name in wanted])
+    rates = {name: tuple(arguments.learning_rates or given) for name, given in RATES.items()}
+    in_turns = [
+        (name, rate) for group in zip(*rates.values(), strict=True) for name, rate in zip(rates, group, strict=True)
+    ]
+    wanted = itertools.product(arguments.seeds, in_turns)
+    found = trainings.run([(name, rate, seed, steps) for seed, (name, rate) in wanted])
     equal_steps, by_rate = {}, {}
-    for name in OPTIMIZERS:
+    for name, tried in rates.items():
         own = [run for run in found if run["optimizer"] == name]
-        rates = [[run for run in own if run["learning_rate"] == rate] for rate in arguments.learning_rates]
-        equal_steps[name] = summary_of(min(rates, key=mean_of))
-        by_rate[name] = {str(runs[0]["learning_rate"]): mean_of(runs) for runs in rates}
+        at_rates = [[run for run in own if run["learning_rate"] == rate] for rate in tried]
+        equal_steps[name] = summary_of(min(at_rates, key=mean_of))
+        by_rate[name] = {str(runs[0]["learning_rate"]): mean_of(runs) for runs in at_rates}
     most = max(one["cpu_seconds"] for one in equal_steps.values())
     equal_cpu = {}
     for name, one in equal_steps.items():
@@ -155,7 +160,7 @@ def main():
         for name, one in summary.items():
             line = "{loss_bits_per_byte:.4f} bits per byte at {learning_rate:g}, {steps} steps, {cpu_seconds:.1f} CPU-s"
             print(f"  {name:8} {line.format(**one)}")
-    figures = {"run": arguments.run, "recipe": recipe_of(arguments, "muon", arguments.learning_rates[0], 0, steps)}
+    figures = {"run": arguments.run, "recipe": recipe_of(arguments, "muon", rates["muon"][0], 0, steps)}
     figures |= {"equal_steps": equal_steps, "equal_cpu_seconds": equal_cpu, "by_learning_rate": by_rate, "runs": found}
     harness.write(arguments.output, "optimizers", ("torch",), figures)
     trainings.file.unlink()
