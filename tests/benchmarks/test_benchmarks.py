@@ -238,3 +238,26 @@ def test_near_duplicates(run):
     assert set(result["stages"]) == {"sketch", "find_candidates", "copy_candidates", "verify_duplicates", "removal"}
     assert result["removed_wrongly"] == {} and result["recall"]["0.0"]["removed"] == 6
     assert printed.startswith("400 documents: ")
+
+
+@pytest.mark.long  # each training imports torch, transformers' its libraries
+def test_learning_per_cpu_second_beside_peers(run, corpus, tmp_path):
+    config = tmp_path / "config.yaml"
+    pretrain = {key: value for key, value in RECIPE.items() if key != "model"} | OPERATION | {"milestones": [30]}
+    config.write_text(yaml.safe_dump({"runs": {"tiny": {"model": RECIPE["model"], "pretrain": pretrain}}}))
+    options = ["--corpus", corpus, "--config", config, "--run", "tiny", "--seeds", 5, "--cpu-seconds", 0.5]
+    options += ["--systems", "caravan", "nanochat", "transformers", "--learning-rates", 1e-2]
+    printed, found = run("learning", *options, "--points", 2)
+    assert "nanochat is not installed and left out: pass --nanochat DIR" in printed
+    assert set(found["summary"]) == {"caravan", "transformers", "transformers, best of 1"}
+    parameters = {name: row["parameters"] for name, row in found["summary"].items()}
+    assert len(set(parameters.values())) == 1, "the same shape"
+    tuned, default = (found["summary"][f"transformers{name}"] for name in (", best of 1", ""))
+    assert tuned["loss_bits_per_byte"] < default["loss_bits_per_byte"]
+    for row in found["summary"].values():
+        assert row["cpu_seconds"] == pytest.approx(row["curve"][-1][0], rel=1e-3)
+        assert len(row["curve"]) == 2 and row["cpu_seconds"] > 0
+    image = tmp_path / "learning.svg"
+    words = ["--draw", "--output", tmp_path / "out.json", "--image", image]
+    subprocess.run([sys.executable, "-m", "benchmarks.learning", *map(str, words)], cwd=HOME, check=True)
+    assert "bits per byte" in image.read_text() or image.stat().st_size > 5000

@@ -1,0 +1,691 @@
+"""What a team gets per CPU-second: bits per byte of the same text by ours, nanochat, litgpt and transformers.
+
+    make demo && python -m benchmarks.learning --peers-python ENV/bin/python --nanochat DIR
+    python -m benchmarks.learning --systems caravan --cpu-seconds 10 --seeds 0   # a smoke test: ours alone
+    python -m benchmarks.learning --draw     # docs/images/learning.svg, from the results
+
+All systems train for the same CPU-seconds on the same tokens. The rules:
+
+- Text: the corpus of the demo and its tokenizer. Peers get our samples, in our order of the seed, as a plain array
+  of L + 1 tokens each (transformers shuffles them, and computes L + 1 positions). Making it is not counted.
+- Score: the windows of the validation split of each source that the stage's `validation` has, and its numbers of bytes;
+  the mean over the sources. Each peer's own model computes the logits.
+- Budget: user and system seconds of the process and the children that it waited for, from the first step. Imports,
+  building the model, validation and our checkpoints do not count. One thread, float32, without torch.compile for all.
+  A peer's own logging counts, and so do our metrics and the reading of our shards.
+- Steps: a short training beforehand gives the CPU-seconds per step, and the budget the steps of the schedule.
+  What was really used is recorded.
+- Tokens per step: ours for all. nanochat scales its learning rates and weight decay to it by its own rule.
+- caravan: the stage `pretrain` with model and recipe of the run `base` in config/config.yaml.
+- nanochat: a checkout, since the package of that name on PyPI is another project. Its model, initialization and
+  optimizer; the options' defaults are read from its scripts/base_train.py, whose schedule is repeated here. Its depth
+  is the one whose number of parameters is nearest to ours; width and heads follow from it by its rule.
+- litgpt: `litgpt.pretrain` itself with its defaults, on a Llama of our sizes. Its warm-up of 2,000 steps is longer
+  than such a training, which therefore ends at the peak of its learning rate.
+- transformers: `Trainer` with its defaults, on a `LlamaForCausalLM` of our sizes.
+- The default learning rates and warm-up are for large models: litgpt and transformers also train with each of
+  --learning-rates and our number of warm-up steps. The best mean over the seeds is a row of its own, "best of".
+
+litgpt and nanochat want an environment of their own, with the torch of this one:
+
+    python -m venv ENV && ENV/bin/pip install torch==VERSION transformers==5.23.0 accelerate litgpt==0.5.13
+
+A peer that is not installed is left out. A call that was cut off goes on with the training that it did not end.
+"""
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import harness
+from benchmarks.harness import HOME
+
+CORPUS = "results/tokens/main/manifest.json"
+IMAGE = HOME / "docs/images/learning.svg"
+SYSTEMS = {
+    "caravan": "it is part of this checkout",
+    "nanochat": "pass --nanochat DIR, a checkout of github.com/karpathy/nanochat",
+    "litgpt": "pip install litgpt==0.5.13 in the environment of --peers-python",
+    "transformers": "pip install transformers==5.23.0 accelerate in the environment of --peers-python",
+}
+"""{system: how to get it}"""
+
+TUNED = ("litgpt", "transformers")
+"""The systems whose defaults are for large models."""
+
+PACE_STEPS, PACE_EVERY = 16, 4
+"""Steps of the training that measures the CPU-seconds per step, and how many of them do not count."""
+
+
+class Meter:
+    """The CPU-seconds that count, and the curve: {"step", "cpu_seconds", "loss_bits_per_byte"} at each validation."""
+
+    def __init__(self, job):
+        self.job, self.used, self.since, self.curve = job, 0.0, None, []
+
+    @staticmethod
+    def now():
+        """Return the CPU-seconds of this process and of the children that it waited for."""
+        return sum(os.times()[:4])
+
+    def start(self):
+        """Count from now on."""
+        self.since = self.now()
+
+    def stop(self):
+        """Count no more."""
+        if self.since is not None:
+            self.used, self.since = self.used + self.now() - self.since, None
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Do not count what happens inside."""
+        self.stop()
+        yield
+        self.start()
+
+    def is_due(self, step):
+        """Return whether the model is to be scored after a step."""
+        return step % self.job["every"] == 0 or step == self.job["steps"]
+
+    def add(self, step, by_source):
+        """Append a point of the curve."""
+        point = {"step": step, "cpu_seconds": self.used, "loss_bits_per_byte": statistics.mean(by_source.values())}
+        self.curve.append(point | {"by_source": by_source})
+
+
+class Data:
+    """The arrays of a seed: samples [N, L + 1] of training, and the validation's windows with their bytes."""
+
+    def __init__(self, job):
+        import numpy as np
+
+        arrays = np.load(job["data"])
+        self.samples, self.limit = arrays["samples"], job["validation_rows"]
+        self.sources = {str(name): float(size) for name, size in zip(arrays["sources"], arrays["bytes"], strict=True)}
+        self.windows = {
+            name: (arrays[f"{name}.inputs"][: self.limit], arrays[f"{name}.targets"][: self.limit])
+            for name in self.sources
+        }
+
+    def rows(self, first, count):
+        """Return samples as a tensor of int64; after the last one they begin again."""
+        import torch
+
+        chosen = [number % len(self.samples) for number in range(first, first + count)]
+        return torch.from_numpy(self.samples[chosen]).long()
+
+    def score(self, model, logits_of, micro_batch=8):
+        """Return {source: bits per byte} of a peer's model."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        was_training, results = model.training, {}
+        model.eval()
+        with torch.no_grad():
+            for name, (inputs, targets) in self.windows.items():
+                nats = 0.0
+                for first in range(0, len(inputs), micro_batch):
+                    rows = torch.from_numpy(inputs[first : first + micro_batch])
+                    wanted = torch.from_numpy(targets[first : first + micro_batch])
+                    logits = logits_of(rows).float()
+                    nats += cross_entropy(
+                        logits.flatten(0, 1), wanted.flatten(), ignore_index=-100, reduction="sum"
+                    ).item()
+                results[name] = nats / math.log(2) / self.sources[name]
+        model.train(was_training)
+        return results
+
+
+def caravan(job, meter):
+    """Train by the stage; return what is to be known of the model."""
+    from stages import pretrain
+    from stages.lib.training.trainer import Trainer
+
+    facts = {}
+
+    def measured(method):
+        def call(trainer, *words, **names):
+            with meter.paused():
+                result = method(trainer, *words, **names)
+                if method is evaluate:
+                    scores = {name: of["loss_bits_per_byte"] for name, of in result.items()}
+                    meter.add(trainer.position.step, scores)
+            return result
+
+        return call
+
+    def train(trainer, *words, **names):
+        facts["parameters"] = sum(parameter.numel() for parameter in trainer.state.model.parameters())
+        meter.start()
+        return whole(trainer, *words, **names)
+
+    save, evaluate, whole = Trainer.save, Trainer.evaluate, Trainer.train
+    Trainer.save, Trainer.evaluate, Trainer.train = measured(save), measured(evaluate), train
+    directory = Path(job["directory"])
+    words = ["--corpus", job["corpus"], "--until", str(job["steps"]), "--recipe", json.dumps(job["recipe"])]
+    words += ["--train-dir", str(directory / "train"), "--output", str(directory / "milestone.json")]
+    code = pretrain.main([*words, "--log", str(directory / "log")])
+    if code:
+        raise RuntimeError(f"stages.pretrain ended with exit code {code}: see its message above")
+    return facts
+
+
+def nanochat(job, meter):  # noqa: PLR0915
+    """Train nanochat's model by the recipe of its scripts/base_train.py."""
+    import torch
+
+    sys.path.insert(0, job["nanochat"])
+    from nanochat.gpt import GPT, GPTConfig
+
+    data, shape, defaults = Data(job), job["shape"], base_train_defaults(Path(job["nanochat"]))
+
+    def model_of(depth):
+        head = defaults["head_dim"]
+        width = -(-depth * defaults["aspect_ratio"] // head) * head
+        sizes = {"n_layer": depth, "n_embd": width, "n_head": width // head, "n_kv_head": width // head}
+        config = {"sequence_len": shape["length"], "vocab_size": shape["vocab_size"], **sizes}
+        if any(field.name == "window_pattern" for field in dataclasses.fields(GPTConfig)):
+            config["window_pattern"] = defaults["window_pattern"]
+        with torch.device("meta"):
+            return GPT(GPTConfig(**config))
+
+    def scaling_params(model):
+        counts = model.num_scaling_params()
+        return counts["transformer_matrices"] + counts["lm_head"]
+
+    def distance(depth):
+        return abs(sum(parameter.numel() for parameter in model_of(depth).parameters()) - job["parameters"])
+
+    depth = min(range(1, 13), key=distance)
+    torch.manual_seed(job["seed"])
+    model = model_of(depth)
+    model.to_empty(device="cpu")
+    model.init_weights()
+    # its reference is a model of 12 layers, trained with 2 ** 19 tokens per step
+    tokens = scaling_params(model) * defaults["target_param_data_ratio"]
+    reference = scaling_params(model_of(12)) * defaults["target_param_data_ratio"]
+    scale = math.sqrt(shape["batch"] * shape["length"] / 2**19)
+    decay = defaults["weight_decay"] * scale * reference / tokens
+    rates = {name: defaults[name] * scale for name in ("unembedding_lr", "embedding_lr", "scalar_lr", "matrix_lr")}
+    optimizer = model.setup_optimizer(**rates, weight_decay=decay)
+    steps = job["steps"]
+    warmup, warmdown = defaults["warmup_steps"], round(defaults["warmdown_ratio"] * steps)
+    meter.start()
+    for step in range(steps):
+        rows = data.rows(step * shape["batch"], shape["batch"])
+        model(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()).backward()
+        left = (steps - step) / max(1, warmdown)  # the share of the decline that is to come, above 1 before it
+        rate, momentum = 1.0, 0.97
+        if step < warmup:
+            rate = (step + 1) / warmup
+        elif left < 1:
+            rate = left + (1 - left) * defaults["final_lr_frac"]
+        if step < 400:
+            momentum = 0.85 + (0.97 - 0.85) * step / 400
+        elif left <= 1:
+            momentum = 0.90 + (0.97 - 0.90) * left
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * rate
+            if group["kind"] == "muon":
+                group["momentum"] = momentum
+                group["weight_decay"] = decay * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimizer.step()
+        model.zero_grad(set_to_none=True)
+        if meter.is_due(step + 1):
+            with meter.paused():
+                meter.add(step + 1, data.score(model, model))
+    return {"parameters": sum(parameter.numel() for parameter in model.parameters()), "depth": depth}
+
+
+def base_train_defaults(directory):
+    """Return {option: default} of the command line of nanochat's scripts/base_train.py."""
+    tree = ast.parse((directory / "scripts/base_train.py").read_text(encoding="utf-8"))
+    defaults = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            for keyword in node.keywords:
+                if keyword.arg == "default":
+                    name = ast.literal_eval(node.args[0]).lstrip("-").replace("-", "_")
+                    with contextlib.suppress(ValueError):  # of a sum: none that is read here
+                        defaults[name] = ast.literal_eval(keyword.value)
+    return defaults
+
+
+def litgpt(job, meter):
+    """Train by litgpt.pretrain."""
+    import torch
+    from litgpt import Config, pretrain
+    from litgpt.args import EvalArgs
+    from litgpt.data import DataModule
+
+    data, shape, warmup, facts = Data(job), job["shape"], job["warmup_steps"], {}
+    default = inspect_default(pretrain.setup, "train")
+    micro_batch = math.gcd(default.micro_batch_size, shape["batch"])
+    passes = shape["batch"] // micro_batch
+    changed = {"global_batch_size": shape["batch"], "micro_batch_size": micro_batch}
+    changed |= {"max_tokens": job["steps"] * shape["batch"] * shape["length"], "tie_embeddings": shape["tied"]}
+    optimizer = "AdamW"
+    if job["learning_rate"]:
+        changed["lr_warmup_steps"] = warmup
+        optimizer = {"class_path": "torch.optim.AdamW", "init_args": {"lr": job["learning_rate"]}}
+    fetched = itertools.count()
+
+    def collate(rows):
+        done = next(fetched)  # passes before this batch
+        if not done:  # after litgpt's check of its settings
+            meter.start()
+        elif done % passes == 0 and meter.is_due(done // passes):
+            model = facts["model"]
+            with meter.paused():
+                meter.add(done // passes, data.score(model, model))
+        return torch.stack(rows)
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return (job["steps"] + 1) * shape["batch"]
+
+        def __getitem__(self, number):
+            return data.rows(number, 1)[0]
+
+    class Samples(DataModule):
+        def connect(self, tokenizer=None, batch_size=1, max_seq_length=None):
+            self.batch_size = batch_size
+
+        def train_dataloader(self):
+            return torch.utils.data.DataLoader(Rows(), self.batch_size, collate_fn=collate)
+
+        def val_dataloader(self):  # litgpt checks its settings on two batches before the first step
+            return torch.utils.data.DataLoader(Rows(), self.batch_size)
+
+    def fit(**names):
+        facts["model"] = names["state"]["model"]
+        facts["parameters"] = sum(parameter.numel() for parameter in facts["model"].parameters())
+        fit_of_litgpt(**names)
+
+    fit_of_litgpt, pretrain.fit = pretrain.fit, fit
+    pretrain.save_checkpoint = lambda *_: None  # after the last step: not counted, and it reads our command line
+    llama = {"rotary_percentage": 1.0, "parallel_residual": False, "bias": False}
+    llama |= {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP"}
+    sizes = {"n_layer": shape["layers"], "n_embd": shape["hidden"], "n_head": shape["heads"]}
+    sizes |= {"n_query_groups": shape["key_value_heads"], "intermediate_size": shape["intermediate"]}
+    vocabulary = {"vocab_size": shape["vocab_size"], "padded_vocab_size": shape["vocab_size"]}
+    config = Config(name="learning", block_size=shape["length"], **vocabulary, **sizes, **llama)
+    with contextlib.redirect_stdout(sys.stderr):
+        pretrain.setup(
+            "learning",
+            config,
+            out_dir=Path(job["directory"]),
+            precision="32-true",
+            data=Samples(),
+            train=dataclasses.replace(default, **changed),
+            eval=EvalArgs(interval=10**9, max_iters=1, final_validation=False),
+            optimizer=optimizer,
+            devices=1,
+            logger_name="csv",
+            seed=job["seed"],
+        )
+    return {"parameters": facts["parameters"]}
+
+
+def inspect_default(function, name):
+    """Return the default of a function's parameter."""
+    import inspect
+
+    return inspect.signature(function).parameters[name].default
+
+
+def transformers(job, meter):
+    """Train by transformers' Trainer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+    data, shape = Data(job), job["shape"]
+    set_seed(job["seed"])
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=shape["vocab_size"],
+            hidden_size=shape["hidden"],
+            num_hidden_layers=shape["layers"],
+            num_attention_heads=shape["heads"],
+            num_key_value_heads=shape["key_value_heads"],
+            intermediate_size=shape["intermediate"],
+            tie_word_embeddings=shape["tied"],
+            max_position_embeddings=shape["length"] + 1,
+        )
+    )
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return job["steps"] * shape["batch"]
+
+        def __getitem__(self, number):
+            row = data.rows(number, 1)[0]
+            return {"input_ids": row, "labels": row}
+
+    class Curve(TrainerCallback):
+        def on_train_begin(self, *_, **names):
+            meter.start()
+
+        def on_step_end(self, arguments, state, control, **names):
+            if meter.is_due(state.global_step):
+                with meter.paused():
+                    scores = data.score(model, lambda rows: model(input_ids=rows, use_cache=False).logits)
+                    meter.add(state.global_step, scores)
+
+    changed = {}
+    if job["learning_rate"]:
+        changed = {"learning_rate": job["learning_rate"], "warmup_steps": job["warmup_steps"]}
+    arguments = TrainingArguments(
+        output_dir=job["directory"],
+        max_steps=job["steps"],
+        per_device_train_batch_size=shape["batch"],
+        seed=job["seed"],
+        use_cpu=True,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        **changed,
+    )
+    with contextlib.redirect_stdout(sys.stderr):
+        Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[Curve()]).train()
+    return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+
+def work(path):
+    """Train as a file of a job says; print the curve as a line of JSON."""
+    import torch
+
+    torch.set_num_threads(1)
+    job = json.loads(path.read_text(encoding="utf-8"))
+    meter = Meter(job)
+    train = {"caravan": caravan, "nanochat": nanochat, "litgpt": litgpt, "transformers": transformers}
+    facts = train[job["system"]](job, meter)
+    meter.stop()
+    print(json.dumps(facts | {"curve": meter.curve, "cpu_seconds": meter.used}), flush=True)
+
+
+def recipe_of(arguments, seed, steps, every, validation_tokens):
+    """Return the recipe of our training: that of the run, with other steps."""
+    import yaml
+
+    run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
+    recipe = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
+    schedule = recipe.get("schedule", {})
+    return recipe | {
+        "model": run["model"],
+        "steps": steps,
+        "seed": seed,
+        "schedule": schedule | {"warmup_steps": min(schedule.get("warmup_steps", 0), steps - 1)},
+        "checkpoint": {"every": steps, "keep": 1, "asynchronous": False},
+        "validation": {"every": every, "tokens": validation_tokens},
+    }
+
+
+def write_data(arguments, seed, path):
+    """Write the arrays of a seed for the peers; return the shape of our model and its batch."""
+    import numpy as np
+
+    from stages.lib import recipe as recipes
+    from stages.lib.tokens import loader
+    from stages.lib.tokens.corpus import Corpus
+    from stages.lib.training import validation
+    from stages.pretrain import PretrainRecipe
+
+    corpus = Corpus(arguments.corpus)
+    recipe = recipes.load(PretrainRecipe, recipe_of(arguments, seed, 100, 100, arguments.validation_tokens), "pretrain")
+    samples = loader.from_recipe(recipe, corpus).samples(corpus, None)
+    sources, model = samples.mixture.sources, recipe.model
+    windows = validation.from_corpus(corpus, sources, recipe.seq_len, arguments.validation_tokens)
+    arrays = {
+        f"{name}.{kind}": of[at] for name, of in windows.windows.items() for at, kind in ((0, "inputs"), (1, "targets"))
+    }
+    arrays |= {"sources": np.array(sources), "bytes": np.array([windows.num_bytes[name] for name in sources])}
+    np.savez(path, samples=samples.read(np.arange(samples.rows.sum())), **arrays)
+    return {
+        "vocab_size": corpus.tokenizer["vocab_size"],
+        "layers": model.num_hidden_layers,
+        "hidden": model.hidden_size,
+        "heads": model.num_attention_heads,
+        "key_value_heads": model.num_key_value_heads,
+        "intermediate": model.intermediate_size,
+        "tied": model.tie_word_embeddings,
+        "length": recipe.seq_len,
+        "batch": recipe.global_batch_size,
+    }
+
+
+class Bench:
+    """Trainings with the options of a call, each in a process of its own."""
+
+    def __init__(self, arguments, directory):
+        self.arguments, self.directory = arguments, directory
+        self.shapes, self.paces, self.parameters = {}, {}, None
+
+    def data_of(self, seed):
+        """Return the path of the arrays of a seed."""
+        path = self.directory / f"seed_{seed}.npz"
+        if seed not in self.shapes:
+            self.shapes[seed] = write_data(self.arguments, seed, path)
+        return path
+
+    def train(self, system, learning_rate, seed, steps, every, validation_rows=None):
+        """Train once; return the figures of the worker."""
+        arguments, data = self.arguments, self.data_of(seed)
+        shape = self.shapes[seed]
+        tokens = (validation_rows or 0) * shape["length"] or arguments.validation_tokens
+        recipe = recipe_of(arguments, seed, steps, every, tokens)
+        with tempfile.TemporaryDirectory(dir=self.directory) as made:
+            job = {
+                **{"system": system, "learning_rate": learning_rate, "seed": seed, "steps": steps, "every": every},
+                **{"recipe": recipe, "corpus": str(arguments.corpus.resolve()), "directory": made, "data": str(data)},
+                **{"shape": shape, "validation_rows": validation_rows, "parameters": self.parameters},
+                **{"nanochat": str(arguments.nanochat), "warmup_steps": recipe["schedule"]["warmup_steps"]},
+            }
+            path = Path(made) / "job.json"
+            path.write_text(json.dumps(job), encoding="utf-8")
+            python = sys.executable if system == "caravan" else arguments.peers_python
+            # litgpt and nanochat call torch.compile, whose compilation would be a large part of such a budget
+            switches = {"TORCHDYNAMO_DISABLE": "1", "NANOCHAT_DTYPE": "float32"}
+            threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+            return harness.last_json(
+                [python, "-m", "benchmarks.learning", "--job", path],
+                cwd=HOME,
+                env=os.environ | switches | threads,
+                stderr=None if arguments.verbose else subprocess.DEVNULL,
+            )
+
+    def pace(self, system):
+        """Return the CPU-seconds of a step of a system, measured once."""
+        if system not in self.paces:
+            found = self.train(system, None, self.arguments.seeds[0], PACE_STEPS, PACE_EVERY, validation_rows=1)
+            first, last = found["curve"][0], found["curve"][-1]
+            self.paces[system] = (last["cpu_seconds"] - first["cpu_seconds"]) / (last["step"] - first["step"])
+            if system == "caravan":
+                self.parameters = found["parameters"]
+        return self.paces[system]
+
+    def run(self, system, learning_rate, seed):
+        """Train for the budget; return the figures of the training."""
+        self.pace("caravan")  # nanochat's depth follows from our number of parameters
+        steps = max(2, round(self.arguments.cpu_seconds / self.pace(system)))
+        found = self.train(system, learning_rate, seed, steps, -(-steps // self.arguments.points))
+        last = found["curve"][-1]
+        named = {"system": system, "learning_rate": learning_rate, "seed": seed, "steps": steps}
+        return named | {"loss_bits_per_byte": last["loss_bits_per_byte"]} | found
+
+
+def available(arguments):
+    """Return the systems of --systems that are installed; print a line for each other one."""
+    names = []
+    for name in arguments.systems:
+        if name == "nanochat":
+            is_there = arguments.nanochat is not None and (arguments.nanochat / "nanochat/gpt.py").exists()
+        elif name == "caravan":
+            is_there = True
+        else:
+            wanted = ("transformers", "accelerate") if name == "transformers" else (name,)
+            code = "import importlib.metadata, sys; [importlib.metadata.version(name) for name in sys.argv[1:]]"
+            command = [arguments.peers_python, "-c", code, *wanted]
+            is_there = subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
+        if is_there:
+            names.append(name)
+        else:
+            print(f"{name} is not installed and left out: {SYSTEMS[name]}")
+    return names
+
+
+def summary(runs):
+    """Return {row: {"learning_rate", "loss_bits_per_byte", "seeds", ...}}: the defaults, and the best of the others."""
+    by_setting, rows = {}, {}
+    for run in runs:
+        by_setting.setdefault((run["system"], run["learning_rate"]), []).append(run)
+
+    def mean(setting, key="loss_bits_per_byte"):
+        return statistics.mean(run[key] for run in by_setting[setting])
+
+    for system in dict.fromkeys(run["system"] for run in runs):
+        rates = [rate for name, rate in by_setting if name == system and rate is not None]
+        settings = {system: (system, None)}
+        if rates:
+            best = min(rates, key=lambda rate: mean((system, rate)))
+            settings[f"{system}, best of {len(rates)}"] = (system, best)
+        for row, setting in settings.items():
+            rows[row] = {
+                "learning_rate": setting[1],
+                "loss_bits_per_byte": mean(setting),
+                "seeds": [run["loss_bits_per_byte"] for run in by_setting[setting]],
+                "cpu_seconds": mean(setting, "cpu_seconds"),
+                "steps": by_setting[setting][0]["steps"],
+                "parameters": by_setting[setting][0]["parameters"],
+                "curve": [
+                    [statistics.mean(point[key] for point in points) for key in ("cpu_seconds", "loss_bits_per_byte")]
+                    for points in zip(*(run["curve"] for run in by_setting[setting]), strict=True)
+                ],
+            }
+    return rows
+
+
+def draw(results, image):
+    """Write the picture of a file of results: bits per byte against CPU-seconds, a line per row."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "caravan"  # the same file from the same results
+    from matplotlib import pyplot
+
+    rows = json.loads(results.read_text(encoding="utf-8"))["summary"]
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    ends = sorted((of["curve"][-1][1], name) for name, of in rows.items())
+    everything = [value for of in rows.values() for _, value in of["curve"]]
+    gap, heights, before = (max(everything) - min(everything)) / 18, {}, -math.inf
+    for value, name in ends:  # labels of lines that end beside each other would overlap
+        heights[name] = before = max(value, before + gap)
+    for name, of in rows.items():
+        (line,) = axes.plot(*zip(*of["curve"], strict=True), marker="o", markersize=3, linewidth=1.8)
+        label = f"{name}: {of['loss_bits_per_byte']:.2f}"
+        axes.annotate(
+            label, (of["curve"][-1][0], heights[name]), (8, 0), textcoords="offset points", va="center",
+            color=line.get_color(), fontsize=9, annotation_clip=False,
+        )  # fmt: skip
+    axes.set_xlabel("CPU time of the training (s)")
+    axes.set_ylabel("loss on held-out text (bits per byte)")
+    axes.set_xlim(left=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    image.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(image, metadata={"Date": None} if image.suffix == ".svg" else None)
+    pyplot.close(figure)
+    print(f"written to {image}")
+
+
+def versions_of(arguments, systems):
+    """Return the versions of the peers, as their environment has them; of nanochat the commit of its checkout."""
+    found = {}
+    for name in systems:
+        if name == "nanochat":
+            command = ["git", "-C", arguments.nanochat, "rev-parse", "--short", "HEAD"]
+        elif name == "caravan":
+            continue
+        else:
+            code = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+            command = [arguments.peers_python, "-c", code, name]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        found[name] = done.stdout.strip() or "unknown"
+    return found
+
+
+def main():
+    """Train all, and write the JSON file."""
+    parser = harness.parser_of(__doc__, "learning")
+    parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
+    parser.add_argument("--config", type=Path, default=HOME / "config/config.yaml", help="default: the demo's")
+    parser.add_argument("--run", default="base", help="the run of the config")
+    parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=list(SYSTEMS))
+    parser.add_argument("--peers-python", default=sys.executable, help="the Python of the environment with the peers")
+    parser.add_argument("--nanochat", type=Path, help="a checkout of nanochat")
+    parser.add_argument("--cpu-seconds", type=float, default=60, help="of each training")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--learning-rates", type=float, nargs="*", default=[1e-3, 2e-3, 4e-3], help="for the best of")
+    parser.add_argument("--points", type=int, default=6, help="of each curve")
+    parser.add_argument("--validation-tokens", type=int, default=1 << 15, help="per source, at most")
+    parser.add_argument("--verbose", action="store_true", help="show what the trainings print")
+    parser.add_argument("--draw", action="store_true", help="train nothing: write the picture of --output's results")
+    parser.add_argument("--image", type=Path, default=IMAGE, help=f"of --draw (default: {IMAGE.relative_to(HOME)})")
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.job:
+        work(arguments.job)
+        return
+    if arguments.draw:
+        draw(arguments.output, arguments.image)
+        return
+    if arguments.nanochat:
+        arguments.nanochat = arguments.nanochat.resolve()
+    systems, runs = available(arguments), []
+    settings = [
+        (system, rate) for system in systems for rate in (None, *(arguments.learning_rates * (system in TUNED)))
+    ]
+    ended = arguments.output.with_suffix(".partial.jsonl")  # of a call that was cut off
+    before = dict(map(json.loads, ended.read_text(encoding="utf-8").splitlines() if ended.exists() else []))
+    recipe = recipe_of(arguments, arguments.seeds[0], 100, 100, arguments.validation_tokens)
+    with tempfile.TemporaryDirectory(prefix="caravan-learning-") as made:
+        bench = Bench(arguments, Path(made))
+        for seed, (system, rate) in itertools.product(arguments.seeds, settings):
+            of_call = [arguments.cpu_seconds, arguments.points, arguments.validation_tokens, str(arguments.corpus)]
+            key = json.dumps([system, rate, seed, recipe, *of_call])
+            run = before.get(key) or bench.run(system, rate, seed)
+            if key not in before:
+                with open(ended, "a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, run]) + "\n")
+            runs.append(run)
+            named = system if rate is None else f"{system} at {rate:g}"
+            print(f"{named} seed {seed}: {run['loss_bits_per_byte']:.4f} bits per byte after {run['steps']} steps, "
+                  f"{run['cpu_seconds']:.1f} CPU-seconds", flush=True)  # fmt: skip
+    rows = summary(runs)
+    for name, of in rows.items():
+        print(f"{name:28} {of['loss_bits_per_byte']:.4f} bits per byte")
+    figures = {
+        "cpu_seconds": arguments.cpu_seconds,
+        "peers": versions_of(arguments, systems),
+        "recipe": recipe,
+        "learning_rates": arguments.learning_rates,
+        "summary": rows,
+        "runs": runs,
+    }
+    harness.write(arguments.output, "learning", ("torch",), figures)
+    ended.unlink()
+
+
+if __name__ == "__main__":
+    main()
