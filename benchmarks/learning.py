@@ -1,6 +1,6 @@
-"""What a team gets per CPU-second: bits per byte of the same text by ours, nanochat, litgpt and transformers.
+"""What a team gets per CPU-second: bits per byte of the same text by ours, litgpt and transformers.
 
-    make demo && python -m benchmarks.learning --peers-python ENV/bin/python --nanochat DIR
+    make demo && python -m benchmarks.learning --peers-python ENV/bin/python
     python -m benchmarks.learning --systems caravan --cpu-seconds 10 --seeds 0   # a smoke test: ours alone
     python -m benchmarks.learning --draw     # docs/images/learning.svg, from the results
 
@@ -15,18 +15,17 @@ All systems train for the same CPU-seconds on the same tokens. The rules:
   A peer's own logging counts, and so do our metrics and the reading of our shards.
 - Steps: a short training beforehand gives the CPU-seconds per step, and the budget the steps of the schedule.
   What was really used is recorded.
-- Tokens per step: ours for all. nanochat scales its learning rates and weight decay to it by its own rule.
+- Tokens per step: ours for all.
 - caravan: the stage `pretrain` with model and recipe of the run `base` in config/config.yaml.
-- nanochat: a checkout, since the package of that name on PyPI is another project. Its model, initialization and
-  optimizer; the options' defaults are read from its scripts/base_train.py, whose schedule is repeated here. Its depth
-  is the one whose number of parameters is nearest to ours; width and heads follow from it by its rule.
 - litgpt: `litgpt.pretrain` itself with its defaults, on a Llama of our sizes. Its warm-up of 2,000 steps is longer
   than such a training, which therefore ends at the peak of its learning rate.
 - transformers: `Trainer` with its defaults, on a `LlamaForCausalLM` of our sizes.
 - The default learning rates and warm-up are for large models: litgpt and transformers also train with each of
   --learning-rates and our number of warm-up steps. The best mean over the seeds is a row of its own, "best of".
 
-litgpt and nanochat want an environment of their own, with the torch of this one:
+nanochat is not compared: it is no package (that of its name on PyPI has its tokenizer alone).
+
+The peers want an environment of their own, with the torch of this one:
 
     python -m venv ENV && ENV/bin/pip install torch==VERSION transformers==5.23.0 accelerate litgpt==0.5.13
 
@@ -34,7 +33,6 @@ A peer that is not installed is left out. A call that was cut off goes on with t
 """
 
 import argparse
-import ast
 import contextlib
 import dataclasses
 import itertools
@@ -54,7 +52,6 @@ CORPUS = "results/tokens/main/manifest.json"
 IMAGE = HOME / "docs/images/learning.svg"
 SYSTEMS = {
     "caravan": "it is part of this checkout",
-    "nanochat": "pass --nanochat DIR, a checkout of github.com/karpathy/nanochat",
     "litgpt": "pip install litgpt==0.5.13 in the environment of --peers-python",
     "transformers": "pip install transformers==5.23.0 accelerate in the environment of --peers-python",
 }
@@ -179,87 +176,6 @@ def caravan(job, meter):
     if code:
         raise RuntimeError(f"stages.pretrain ended with exit code {code}: see its message above")
     return facts
-
-
-def nanochat(job, meter):  # noqa: PLR0915
-    """Train nanochat's model by the recipe of its scripts/base_train.py."""
-    import torch
-
-    sys.path.insert(0, job["nanochat"])
-    from nanochat.gpt import GPT, GPTConfig
-
-    data, shape, defaults = Data(job), job["shape"], base_train_defaults(Path(job["nanochat"]))
-
-    def model_of(depth):
-        head = defaults["head_dim"]
-        width = -(-depth * defaults["aspect_ratio"] // head) * head
-        sizes = {"n_layer": depth, "n_embd": width, "n_head": width // head, "n_kv_head": width // head}
-        config = {"sequence_len": shape["length"], "vocab_size": shape["vocab_size"], **sizes}
-        if any(field.name == "window_pattern" for field in dataclasses.fields(GPTConfig)):
-            config["window_pattern"] = defaults["window_pattern"]
-        with torch.device("meta"):
-            return GPT(GPTConfig(**config))
-
-    def scaling_params(model):
-        counts = model.num_scaling_params()
-        return counts["transformer_matrices"] + counts["lm_head"]
-
-    def distance(depth):
-        return abs(sum(parameter.numel() for parameter in model_of(depth).parameters()) - job["parameters"])
-
-    depth = min(range(1, 13), key=distance)
-    torch.manual_seed(job["seed"])
-    model = model_of(depth)
-    model.to_empty(device="cpu")
-    model.init_weights()
-    # its reference is a model of 12 layers, trained with 2 ** 19 tokens per step
-    tokens = scaling_params(model) * defaults["target_param_data_ratio"]
-    reference = scaling_params(model_of(12)) * defaults["target_param_data_ratio"]
-    scale = math.sqrt(shape["batch"] * shape["length"] / 2**19)
-    decay = defaults["weight_decay"] * scale * reference / tokens
-    rates = {name: defaults[name] * scale for name in ("unembedding_lr", "embedding_lr", "scalar_lr", "matrix_lr")}
-    optimizer = model.setup_optimizer(**rates, weight_decay=decay)
-    steps = job["steps"]
-    warmup, warmdown = defaults["warmup_steps"], round(defaults["warmdown_ratio"] * steps)
-    meter.start()
-    for step in range(steps):
-        rows = data.rows(step * shape["batch"], shape["batch"])
-        model(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()).backward()
-        left = (steps - step) / max(1, warmdown)  # the share of the decline that is to come, above 1 before it
-        rate, momentum = 1.0, 0.97
-        if step < warmup:
-            rate = (step + 1) / warmup
-        elif left < 1:
-            rate = left + (1 - left) * defaults["final_lr_frac"]
-        if step < 400:
-            momentum = 0.85 + (0.97 - 0.85) * step / 400
-        elif left <= 1:
-            momentum = 0.90 + (0.97 - 0.90) * left
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * rate
-            if group["kind"] == "muon":
-                group["momentum"] = momentum
-                group["weight_decay"] = decay * 0.5 * (1 + math.cos(math.pi * step / steps))
-        optimizer.step()
-        model.zero_grad(set_to_none=True)
-        if meter.is_due(step + 1):
-            with meter.paused():
-                meter.add(step + 1, data.score(model, model))
-    return {"parameters": sum(parameter.numel() for parameter in model.parameters()), "depth": depth}
-
-
-def base_train_defaults(directory):
-    """Return {option: default} of the command line of nanochat's scripts/base_train.py."""
-    tree = ast.parse((directory / "scripts/base_train.py").read_text(encoding="utf-8"))
-    defaults = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            for keyword in node.keywords:
-                if keyword.arg == "default":
-                    name = ast.literal_eval(node.args[0]).lstrip("-").replace("-", "_")
-                    with contextlib.suppress(ValueError):  # of a sum: none that is read here
-                        defaults[name] = ast.literal_eval(keyword.value)
-    return defaults
 
 
 def litgpt(job, meter):
@@ -409,7 +325,7 @@ def work(path):
     torch.set_num_threads(1)
     job = json.loads(path.read_text(encoding="utf-8"))
     meter = Meter(job)
-    train = {"caravan": caravan, "nanochat": nanochat, "litgpt": litgpt, "transformers": transformers}
+    train = {"caravan": caravan, "litgpt": litgpt, "transformers": transformers}
     facts = train[job["system"]](job, meter)
     meter.stop()
     print(json.dumps(facts | {"curve": meter.curve, "cpu_seconds": meter.used}), flush=True)
@@ -470,7 +386,7 @@ class Bench:
 
     def __init__(self, arguments, directory):
         self.arguments, self.directory = arguments, directory
-        self.shapes, self.paces, self.parameters = {}, {}, None
+        self.shapes, self.paces = {}, {}
 
     def data_of(self, seed):
         """Return the path of the arrays of a seed."""
@@ -489,14 +405,14 @@ class Bench:
             job = {
                 **{"system": system, "learning_rate": learning_rate, "seed": seed, "steps": steps, "every": every},
                 **{"recipe": recipe, "corpus": str(arguments.corpus.resolve()), "directory": made, "data": str(data)},
-                **{"shape": shape, "validation_rows": validation_rows, "parameters": self.parameters},
-                **{"nanochat": str(arguments.nanochat), "warmup_steps": recipe["schedule"]["warmup_steps"]},
+                **{"shape": shape, "validation_rows": validation_rows},
+                "warmup_steps": recipe["schedule"]["warmup_steps"],
             }
             path = Path(made) / "job.json"
             path.write_text(json.dumps(job), encoding="utf-8")
             python = sys.executable if system == "caravan" else arguments.peers_python
-            # litgpt and nanochat call torch.compile, whose compilation would be a large part of such a budget
-            switches = {"TORCHDYNAMO_DISABLE": "1", "NANOCHAT_DTYPE": "float32"}
+            # litgpt calls torch.compile, whose compilation would be a large part of such a budget
+            switches = {"TORCHDYNAMO_DISABLE": "1"}
             threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
             return harness.last_json(
                 [python, "-m", "benchmarks.learning", "--job", path],
@@ -511,13 +427,10 @@ class Bench:
             found = self.train(system, None, self.arguments.seeds[0], PACE_STEPS, PACE_EVERY, validation_rows=1)
             first, last = found["curve"][0], found["curve"][-1]
             self.paces[system] = (last["cpu_seconds"] - first["cpu_seconds"]) / (last["step"] - first["step"])
-            if system == "caravan":
-                self.parameters = found["parameters"]
         return self.paces[system]
 
     def run(self, system, learning_rate, seed):
         """Train for the budget; return the figures of the training."""
-        self.pace("caravan")  # nanochat's depth follows from our number of parameters
         steps = max(2, round(self.arguments.cpu_seconds / self.pace(system)))
         found = self.train(system, learning_rate, seed, steps, -(-steps // self.arguments.points))
         last = found["curve"][-1]
@@ -529,9 +442,7 @@ def available(arguments):
     """Return the systems of --systems that are installed; print a line for each other one."""
     names = []
     for name in arguments.systems:
-        if name == "nanochat":
-            is_there = arguments.nanochat is not None and (arguments.nanochat / "nanochat/gpt.py").exists()
-        elif name == "caravan":
+        if name == "caravan":
             is_there = True
         else:
             wanted = ("transformers", "accelerate") if name == "transformers" else (name,)
@@ -610,18 +521,13 @@ def draw(results, image):
 
 
 def versions_of(arguments, systems):
-    """Return the versions of the peers, as their environment has them; of nanochat the commit of its checkout."""
+    """Return the versions of the peers, as their environment has them."""
     found = {}
     for name in systems:
-        if name == "nanochat":
-            command = ["git", "-C", arguments.nanochat, "rev-parse", "--short", "HEAD"]
-        elif name == "caravan":
-            continue
-        else:
+        if name != "caravan":
             code = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
             command = [arguments.peers_python, "-c", code, name]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        found[name] = done.stdout.strip() or "unknown"
+            found[name] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     return found
 
 
@@ -633,8 +539,7 @@ def main():
     parser.add_argument("--run", default="base", help="the run of the config")
     parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=list(SYSTEMS))
     parser.add_argument("--peers-python", default=sys.executable, help="the Python of the environment with the peers")
-    parser.add_argument("--nanochat", type=Path, help="a checkout of nanochat")
-    parser.add_argument("--cpu-seconds", type=float, default=60, help="of each training")
+    parser.add_argument("--cpu-seconds", type=float, default=40, help="of each training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--learning-rates", type=float, nargs="*", default=[1e-3, 2e-3, 4e-3], help="for the best of")
     parser.add_argument("--points", type=int, default=6, help="of each curve")
@@ -650,8 +555,6 @@ def main():
     if arguments.draw:
         draw(arguments.output, arguments.image)
         return
-    if arguments.nanochat:
-        arguments.nanochat = arguments.nanochat.resolve()
     systems, runs = available(arguments), []
     settings = [
         (system, rate) for system in systems for rate in (None, *(arguments.learning_rates * (system in TUNED)))

@@ -246,9 +246,9 @@ def test_learning_per_cpu_second_beside_peers(run, corpus, tmp_path):
     pretrain = {key: value for key, value in RECIPE.items() if key != "model"} | OPERATION | {"milestones": [30]}
     config.write_text(yaml.safe_dump({"runs": {"tiny": {"model": RECIPE["model"], "pretrain": pretrain}}}))
     options = ["--corpus", corpus, "--config", config, "--run", "tiny", "--seeds", 5, "--cpu-seconds", 0.5]
-    options += ["--systems", "caravan", "nanochat", "transformers", "--learning-rates", 1e-2]
+    options += ["--systems", "caravan", "litgpt", "transformers", "--learning-rates", 1e-2]
     printed, found = run("learning", *options, "--points", 2)
-    assert "nanochat is not installed and left out: pass --nanochat DIR" in printed
+    assert "litgpt is not installed and left out: pip install litgpt" in printed
     assert set(found["summary"]) == {"caravan", "transformers", "transformers, best of 1"}
     parameters = {name: row["parameters"] for name, row in found["summary"].items()}
     assert len(set(parameters.values())) == 1, "the same shape"
