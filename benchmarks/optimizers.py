@@ -40,12 +40,13 @@ def recipe_of(arguments, optimizer, learning_rate, seed, steps):
     run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
     recipe = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
     keys = recipe["optimizer"]
+    named = keys.get("name", "adamw")
     own = {"learning_rate": learning_rate}
     if optimizer != "adamw":
-        of_matrices = keys.get(keys["name"]) or {}
+        of_matrices = keys.get(named) or {}
         shared = {key: value for key, value in of_matrices.items() if key != "beta2"}
         own = {"learning_rate": float(keys["learning_rate"]), optimizer: shared | own}
-    kept = {key: value for key, value in keys.items() if key not in (keys["name"], "name", "learning_rate")}
+    kept = {key: value for key, value in keys.items() if key not in (named, "name", "learning_rate")}
     model = run["model"]
     if arguments.size:
         layers, width = map(int, arguments.size.split("x"))

@@ -98,15 +98,17 @@ def test_optimizers_are_compared_at_their_best_learning_rate(run, corpus, tmp_pa
     config = tmp_path / "config.yaml"
     pretrain = {key: value for key, value in RECIPE.items() if key != "model"} | OPERATION | {"milestones": [30]}
     config.write_text(yaml.safe_dump({"runs": {"tiny": {"model": RECIPE["model"], "pretrain": pretrain}}}))
-    options = ["--corpus", corpus, "--config", config, "--run", "tiny", "--steps", 3, "--seeds", 5, "--threads", 1]
+    options = ["--corpus", corpus, "--config", config, "--run", "tiny", "--steps", 3, "--seeds", 5]
     found = run("optimizers", *options, "--learning-rates", 1e-6, 1e-2)[1]
-    runs = {(run["optimizer"], run["learning_rate"]): run for run in found["runs"]}
-    losses = {key: run["loss_bits_per_byte"] for key, run in runs.items()}
-    assert len(set(losses.values())) == 4
-    for optimizer, best in found["summary"].items():
+    runs = [run for run in found["runs"] if run["steps"] == 3]
+    losses = {(run["optimizer"], run["learning_rate"]): run["loss_bits_per_byte"] for run in runs}
+    assert len({losses[optimizer, 1e-2] for optimizer in found["equal_steps"]}) == 3
+    for optimizer, best in found["equal_steps"].items():
         assert best["learning_rate"] == 1e-2
         assert best["loss_bits_per_byte"] == losses[optimizer, 1e-2] < losses[optimizer, 1e-6]
-    assert len({run["training_loss"][0] for run in runs.values()}) == 1, "the same initial weights and data"
+    most = max(one["cpu_seconds"] for one in found["equal_steps"].values())
+    for optimizer, one in found["equal_cpu_seconds"].items():
+        assert one["steps"] == max(3, round(3 * most / found["equal_steps"][optimizer]["cpu_seconds"]))
 
 
 @pytest.mark.long  # two ranks, and torch's profiler
@@ -255,7 +257,7 @@ def test_learning_per_cpu_second_beside_peers(run, corpus, tmp_path):
     tuned, default = (found["summary"][f"transformers{name}"] for name in (", best of 1", ""))
     assert tuned["loss_bits_per_byte"] < default["loss_bits_per_byte"]
     for row in found["summary"].values():
-        assert row["cpu_seconds"] == pytest.approx(row["curve"][-1][0], rel=1e-3)
+        assert row["cpu_seconds"] == pytest.approx(row["curve"][-1][0], abs=0.05)
         assert len(row["curve"]) == 2 and row["cpu_seconds"] > 0
     image = tmp_path / "learning.svg"
     words = ["--draw", "--output", tmp_path / "out.json", "--image", image]
