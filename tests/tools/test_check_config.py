@@ -36,14 +36,14 @@ def checked(capsys, *words):
 
 def test_config_is_described_and_nothing_is_made(place, capsys):
     (place / "more.yaml").write_text("results: out\nsuites: {validation: {num_examples: 9}}")
-    words = ["my.yaml", "more.yaml", "runs.base.pretrain.milestones=[100, 200, 400]"]
+    words = ["my.yaml", "more.yaml", "runs.base.pretrain.milestones=[100, 200, 300]"]
     words += ["runs.base.pretrain.optimizer.learning_rate=2"]
     code, printed, _ = checked(capsys, *words, "--profile", "local")
     assert code == 0
     assert printed.startswith(" ".join(words) + ": no mistake found, but read the notes below, in ")
     for line in (
         "note: runs.base.pretrain.optimizer.learning_rate is 2, and usual rates are 1e-5 to 0.02: above 0.1 the loss",
-        "run base: pretrain, 400 steps, 409,600 tokens, validation at most 5% more; milestones 100, 200, 400",
+        "run base: pretrain, 300 steps, 307,200 tokens, validation at most 5% more; milestones 100, 200, 300",
         "run statements: finetune, the model of run base, 100 steps, up to 204,800 tokens, validation at most 8% more; "
         "milestones 100",
         "source code: jsonl, 1 file, 1.0 kB",

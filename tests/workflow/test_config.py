@@ -66,7 +66,7 @@ MISTAKES = [
     ("runs/base/pretrain/data_stages", [{"step": 2, "weights": {"x": 1}}], "[0].weights must name sources of corpus"),
     ("runs/base/pretrain/milestones", [2, 2], " must increase, got 2 after 2"),
     ("runs/base/pretrain/milestones", [0, 2], "[0] must be a whole number at least 1, got 0"),
-    ("runs/base/pretrain/milestones", [10**7], " must be at most steps (400), got 10000000"),
+    ("runs/base/pretrain/milestones", [10**7], " must be at most steps (300), got 10000000"),
     ("corpora/main/sources", ["statements"], " must be a source of text, got 'statements' of the kind"),
     ("suites/statements/prompt_completion", "prose", " must be a source of prompt-completion data (kind prompt_comple"),
     ("suites/statements/prompt_completion", DELETED, " is missing: it must be the prompt-completion source that compl"),
@@ -86,7 +86,7 @@ MISTAKES = [
     ("runs/statements/initial", DELETED, " is missing: it must be a mapping of keys to values"),
     ("runs/statements/initial", {}, " must have run and step, or sweep, or path, got nothing"),
     ("runs/statements/initial/run", "wide", " must be one of the config's runs (base, statements), got 'wide'"),
-    ("runs/statements/initial/step", 250, " must be a milestone of run base (100, 400), got 250"),
+    ("runs/statements/initial/step", 250, " must be a milestone of run base (100, 300), got 250"),
     ("runs/statements/initial/run", "statements", "runs.statements.initial must not form a cycle, got runs.statements"),
     ("runs/statements/initial", FILE, "runs.statements.corpus is missing: it must be the corpus that scores runs.stat"),
     ("runs/statements/initial/config", "config.json", " must be omitted: runs.statements.initial.run has its config"),
@@ -116,7 +116,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("key", "value", "words"), MISTAKES, ids=[f"{key}={value}" for key, value, _ in MISTAKES])
 def test_a_mistake_is_one_sentence(config, key, value, words):
     """`words`: how the sentence begins, or goes on after the key."""
-    config["runs"]["base"]["pretrain"] |= {"steps": 400, "milestones": [100, 400]}
+    config["runs"]["base"]["pretrain"] |= {"steps": 300, "milestones": [100, 300]}
     change(config, key, value)
     dotted = key.replace("/", ".")
     start = f"unknown key {dotted};" if words.startswith(" did you mean") else dotted
@@ -137,7 +137,7 @@ tokenizers: {main: {vocab_size: 4096}}
 corpora: {main: {}}
 suites: {validation: {tasks: [bits_per_byte, next_line]}}
 runs: {base: {model: {num_hidden_layers: 2, hidden_size: 128, num_attention_heads: 4, intermediate_size: 344},
-  pretrain: {steps: 400, seq_len: 256, global_batch_size: 8}}}
+  pretrain: {steps: 300, seq_len: 256, global_batch_size: 8}}}
 """
 
 
@@ -269,10 +269,10 @@ def test_a_key_that_yaml_reads_as_a_truth_value_is_named(config):
 
 def test_texts_of_the_command_line_are_what_their_keys_hold(config):
     plain, pretrain = copy.deepcopy(config), config["runs"]["base"]["pretrain"]
-    pretrain |= {"steps": "4e2", "milestones": ["100", "400"], "shard_degree": "null", "deterministic": "false"}
+    pretrain |= {"steps": "3e2", "milestones": ["100", "300"], "shard_degree": "null", "deterministic": "false"}
     pretrain |= {"loss_guard": {"spike": "null"}, "optimizer": {"learning_rate": "1e-3"}}
     plain["runs"]["base"]["pretrain"] |= {"shard_degree": None, "deterministic": False, "loss_guard": {"spike": None}}
-    plain["runs"]["base"]["pretrain"] |= {"steps": 400, "milestones": [100, 400], "optimizer": {"learning_rate": 0.001}}
+    plain["runs"]["base"]["pretrain"] |= {"steps": 300, "milestones": [100, 300], "optimizer": {"learning_rate": 0.001}}
     assert checked(config | {"tune": "true"}) == checked(plain | {"tune": True})
     pretrain["steps"] = "1.25e1"
     assert mistake_in(config).endswith("steps must be a whole number at least 1, got '1.25e1'")

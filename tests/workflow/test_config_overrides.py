@@ -19,7 +19,7 @@ def applied(config, given):
     ("given", "value"),
     [
         (f"{BASE}.steps=600", 600),
-        (f"{BASE}.milestones=[100, 400, 600]", [100, 400, 600]),
+        (f"{BASE}.milestones=[100, 300, 600]", [100, 300, 600]),
         (f"{BASE}.optimizer.learning_rate=1e-3", 0.001),
         (f"{BASE}.schedule.kind=wsd", "wsd"),
         (f"{BASE}.loss_guard.spike=null", None),
@@ -32,7 +32,7 @@ def applied(config, given):
     ],
 )
 def test_value_is_of_the_type_that_its_key_has(config, given, value):
-    config["runs"]["base"]["pretrain"] |= {"steps": 900, "milestones": [100, 400]}
+    config["runs"]["base"]["pretrain"] |= {"steps": 900, "milestones": [100, 300]}
     found = applied(config, [given])
     for name in given.partition("=")[0].split("."):
         found = found.get(name)  # null is as if left out
@@ -40,9 +40,9 @@ def test_value_is_of_the_type_that_its_key_has(config, given, value):
 
 
 def test_one_text_holds_several_and_nothing_else_changes(config):
-    made = applied(config, f"{BASE}.steps=600 tune=true  {BASE}.milestones=[400, 600]\n{BASE}.seed=3")
+    made = applied(config, f"{BASE}.steps=600 tune=true  {BASE}.milestones=[300, 600]\n{BASE}.seed=3")
     pretrain = made["runs"]["base"]["pretrain"]
-    assert (pretrain["steps"], pretrain["milestones"], pretrain["seed"], made["tune"]) == (600, [400, 600], 3, True)
+    assert (pretrain["steps"], pretrain["milestones"], pretrain["seed"], made["tune"]) == (600, [300, 600], 3, True)
     config["runs"]["twin"] = config["runs"]["base"]  # as an anchor of YAML shares it
     config["runs"]["llama-3.1"] = copy.deepcopy(config["runs"]["base"])
     before = copy.deepcopy(config)
@@ -85,11 +85,11 @@ def test_command_line_replaces_a_value(finished_checkout):
 
 def test_second_file_replaces_values_of_the_first_and_keeps_its_runs(pretending):
     first, second = pretending.default_config, {"suites": {"validation": {"num_examples": 9}}, "results": "second"}
-    second["runs"] = {"base": {"pretrain": {"milestones": [400]}}, "wide": first["runs"]["base"]}
+    second["runs"] = {"base": {"pretrain": {"milestones": [300]}}, "wide": first["runs"]["base"]}
     files = [pretending.write_config(first, "a.yaml"), pretending.write_config(second, "b.yaml")]
     planned = pretending.jobs(pretending.dry_run("models", "--configfile", *files).stdout)
     models = {path for path, rule in planned.items() if rule == "pretrain"}
-    wide = {f"second/runs/wide/models/{step:08d}.json" for step in (100, 400)}
-    assert models == {"second/runs/base/models/00000400.json", *wide}
+    wide = {f"second/runs/wide/models/{step:08d}.json" for step in (100, 300)}
+    assert models == {"second/runs/base/models/00000300.json", *wide}
     again = pretending.jobs(pretending.dry_run("models", "--configfile", *reversed(files)).stdout)
     assert sum(rule == "pretrain" for rule in again.values()) == 4  # the milestones of the last file count

@@ -17,12 +17,12 @@ def runs_with(config, **runs):
 def test_a_derived_run_equals_the_run_in_full(config):
     full = copy.deepcopy(config["runs"]["base"])
     full["pretrain"]["optimizer"] |= {"learning_rate": "1e-3", "eps": 1e-9}
-    full["pretrain"]["milestones"] = [400]
+    full["pretrain"]["milestones"] = [300]
     full["model"]["num_hidden_layers"] = 8
     del full["pretrain"]["checkpoint"]["keep"], full["convert"]
     differences = {
         "optimizer": {"learning_rate": "1e-3", "eps": 1e-9},
-        "milestones": [400],
+        "milestones": [300],
         "checkpoint": {"keep": None},
     }
     mine = {"from": "base", "model": {"num_hidden_layers": 8}, "pretrain": differences, "convert": None}
@@ -46,7 +46,7 @@ def test_a_run_may_replace_how_it_is_trained_and_a_key_by_null(config):
     assert runs["mine"]["pretrain"]["watchdog"] == {"step": None}
     tune = config["runs"]["statements"]["finetune"]
     mine = {"from": "base", "corpus": None, "model": None, "pretrain": None, "convert": None, "finetune": tune}
-    runs = runs_with(config, mine=mine | {"initial": {"run": "base", "step": 400}, "suites": ["statements"]})
+    runs = runs_with(config, mine=mine | {"initial": {"run": "base", "step": 300}, "suites": ["statements"]})
     assert runs["mine"] == runs["statements"]
 
 

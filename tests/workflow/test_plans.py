@@ -64,8 +64,8 @@ KEYS = {
     "keep": ("pretrain/checkpoint/keep", 7, set()),
     "evaluations": ("pretrain/validation/every", 7, set()),
     "steps": ("pretrain/steps", 5000, set()),
-    "inserted": ("pretrain/milestones", [100, 101, 400], PRETRAINED),
-    "removed": ("pretrain/milestones", [400], PRETRAINED),
+    "inserted": ("pretrain/milestones", [100, 101, 300], PRETRAINED),
+    "removed": ("pretrain/milestones", [300], PRETRAINED),
     "tuned-rate": ("finetune/optimizer/learning_rate", 0.0123, {"finetune", *SCORED}),
     "tuned-micro": ("finetune/micro_batch_size", 2, set()),
     "tuned-keep": ("finetune/checkpoint/keep", 7, set()),
@@ -88,7 +88,7 @@ def many(tmp_path_factory):
     runs |= {name: copy.deepcopy(tuned if name.startswith("tuned") else runs["base"]) for name in KEYS}
     pretrain = runs["base"]["pretrain"] | {"initial": RESET}
     runs["more"] = runs["base"] | {"initial": {"run": "rate", "step": 100}, "pretrain": pretrain}
-    runs["tuned-after"] = tuned | {"initial": {"run": "rate", "step": 400}}
+    runs["tuned-after"] = tuned | {"initial": {"run": "rate", "step": 300}}
     made.pretend_all_is_made(config)
     return made, config
 
@@ -110,8 +110,8 @@ def test_a_key_of_a_run_plans_what_depends_on_it(many, tuning):
         assert rules_of(own) == planned, name
     assert outputs_of(plan, "evaluate")[0] == "results/runs/base/eval/00000100/statements.json"
     made = outputs_of(plan, "pretrain")
-    assert [output for output in made if "/inserted/" in output] == [model("inserted", step) for step in (101, 400)]
-    assert [output for output in made if "/removed/" in output] == [model("removed", 400)]
+    assert [output for output in made if "/inserted/" in output] == [model("inserted", step) for step in (101, 300)]
+    assert [output for output in made if "/removed/" in output] == [model("removed", 300)]
     assert rules_of(plan) == {*AFTER_PRETRAIN, "finetune"}
 
 

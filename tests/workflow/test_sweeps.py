@@ -83,9 +83,9 @@ def test_a_run_is_named_by_the_last_parts_of_keys_and_legal_forms_of_values(conf
     keys = ("pretrain.optimizer.muon.momentum", "pretrain.checkpoint.every", "pretrain.validation.every")
     grid = {key: [value] for key, value in zip(keys, (0.9, 5, 7), strict=True)}
     assert names_of(config, grid) == ["lr-momentum_0.9-checkpoint.every_5-validation.every_7"]
-    weights = {"pretrain.weights": [{"code": 1, "prose": 2.5}, {"prose": None}], "pretrain.milestones": [[100, 400]]}
+    weights = {"pretrain.weights": [{"code": 1, "prose": 2.5}, {"prose": None}], "pretrain.milestones": [[100, 300]]}
     names = ("code-1-prose-2.5", "prose-null")
-    assert names_of(config, weights) == [f"lr-weights_{name}-milestones_100-400" for name in names]
+    assert names_of(config, weights) == [f"lr-weights_{name}-milestones_100-300" for name in names]
     described, *_ = names_of(config, {"card.description": ["Made by the best of us: a Llama."]})
     assert described.startswith("lr-description_Made-by-the-best-of--")
     many = {f"pretrain.{key}": [2] for key in ("global_batch_size", "micro_batch_size", "seq_len", "validation.tokens")}
@@ -129,7 +129,7 @@ LONGER = {"from": "base", "pretrain": {"initial": {"optimizer": "reset", "schedu
 def test_a_run_may_start_from_the_best_of_a_sweep(finished_checkout, config):
     given = ("--configfile", finished_checkout.write_config(with_final(config, BEST, LONGER)))
     printed = finished_checkout.dry_run("results/runs/final/models/00000100.json", *given).stdout
-    ends = [f"results/runs/lr-seed_{seed}/{{}}/00000400" for seed in (1, 2)]
+    ends = [f"results/runs/lr-seed_{seed}/{{}}/00000300" for seed in (1, 2)]
     models, scores = [f"{end.format('models')}.json" for end in ends], [f"{end.format('eval')}/" for end in ends]
     (before,) = re.findall(r"rule select_best:\n    input: (.*)\n    output: results/sweeps/lr/best.json\n", printed)
     assert before.split(", ") == [*models, *(f"{score}validation.json" for score in scores)]
