@@ -139,7 +139,7 @@ def _many_jobs(found):
 
 
 def _optimizers(found):
-    found.num_seeds = len(found.summary.muon.seeds)
+    found.num_seeds = len(found.equal_steps.muon.seeds)
 
 
 DERIVED = {
@@ -281,6 +281,11 @@ def _identified(model):
     return " | ".join(f"{{{field}.accuracy:.1%}} | {{{field}.documents_per_cpu_second:,.0f}}" for field in of)
 
 
+def _learned(system):
+    """Return the loss of a system after equal CPU-seconds."""
+    return f"{{learning.summary.{system}.loss_bits_per_byte:.2f}}"
+
+
 def _infilled(measure):
     """Return the cells of a loss without and with fill-in-the-middle: means, differences by seed, a longer training."""
     of, longer = (f"fill_in_the_middle{run}.summary.{measure}" for run in ("", "_1400_steps"))
@@ -326,9 +331,13 @@ QUOTES = {
         "{loader.figures.4096.datasets.speed:.0f}, datasets {loader.versions.datasets} |",
         "| search for contaminated items, tokens per CPU-second | {contamination.ratio:.1f} x | "
         "lm-evaluation-harness {contamination.versions.lm_eval}, Janitor |",
-        "| the demo's model after {optimizers.recipe.steps} steps of Muon, validation loss in bits per byte "
-        "({optimizers.num_seeds} seeds) | {optimizers.summary.muon.loss_bits_per_byte:.3f} | "
-        "{optimizers.summary.adamw.loss_bits_per_byte:.3f}, AdamW ",
+        "| the demo's model after {optimizers.recipe.steps} steps of NorMuon, validation loss in bits per byte "
+        "({optimizers.num_seeds} seeds) | {optimizers.equal_steps.normuon.loss_bits_per_byte:.3f} | "
+        "{optimizers.equal_steps.muon.loss_bits_per_byte:.3f}, Muon; "
+        "{optimizers.equal_steps.adamw.loss_bits_per_byte:.3f}, AdamW ",
+        f"| what {{learning.cpu_seconds:.0f}} CPU-seconds of training reach on the demo's text, bits per byte "
+        f"| {_learned('caravan')} | {_learned('litgpt, best of 3')}, litgpt {{learning.peers.litgpt}}; "
+        f"{_learned('transformers, best of 3')}, Trainer of transformers {{learning.peers.transformers}} ",
         "| scoring the demo's model, CPU-seconds | {evaluate.ratio.cpu_seconds:.2f} x | "
         "the command line of lm-evaluation-harness {evaluate.versions.lm_eval} |",
     ),
@@ -345,14 +354,23 @@ QUOTES = {
         "a peak of {lora.runs.lora.peak_mb:.0f} MB above the imports' where a full training has "
         "{lora.runs.full.peak_mb:,.0f} MB, {lora.ratio:.2f} of it",
         "`optimizers`, with one thread on an {optimizers.processor} beside",
-        "on the {optimizers.recipe.steps} steps that the demo had with AdamW:\n\n"
-        "| validation loss in bits per byte after {optimizers.recipe.steps} steps |",
+        "| validation loss in bits per byte, {optimizers.recipe.steps} steps |",
         *(
-            f"| {shown} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
-            f"{bold}{{{of}.loss_bits_per_byte:.3f}}{bold} | {{{of}.step_seconds:.2f}} |"
-            for shown, of, bold in (
-                ("AdamW", "optimizers.summary.adamw", ""),
-                ("Muon", "optimizers.summary.muon", "**"),
+            f"| {shown} | {{{of}.learning_rate:g}} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | "
+            f"{{{of}.seeds[2]:.3f}} | {{{of}.loss_bits_per_byte:.3f}} | {{{of}.cpu_seconds:.0f}} | "
+            f"{{{equal}.loss_bits_per_byte:.3f}} ({{{equal}.steps}} steps) |"
+            for shown, of, equal in (
+                (shown, f"optimizers.equal_steps.{name}", f"optimizers.equal_cpu_seconds.{name}")
+                for shown, name in (("AdamW", "adamw"), ("Muon", "muon"), ("NorMuon", "normuon"))
+            )
+        ),
+        "`learning`, with one thread on an {learning.processor}; {learning.cpu_seconds:.0f} CPU-seconds per training",
+        *(
+            f"| {system} | {{{of}.steps}} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
+            f"{{{of}.loss_bits_per_byte:.3f}} |"
+            for system, of in (
+                (system, f"learning.summary.{system}")
+                for system in (*("caravan", "litgpt", "litgpt, best of 3", "transformers", "transformers, best of 3"),)
             )
         ),
         "(`--processes 2`, {ladder.cpu_seconds:,} CPU-seconds of an {ladder.processor}; sizes",
