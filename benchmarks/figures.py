@@ -336,8 +336,8 @@ QUOTES = {
         "{optimizers.equal_steps.muon.loss_bits_per_byte:.3f}, Muon; "
         "{optimizers.equal_steps.adamw.loss_bits_per_byte:.3f}, AdamW ",
         f"| what {{learning.cpu_seconds:.0f}} CPU-seconds of training reach on the demo's text, bits per byte "
-        f"| {_learned('caravan')} | {_learned('litgpt, best of 3')}, litgpt {{learning.peers.litgpt}}; "
-        f"{_learned('transformers, best of 3')}, Trainer of transformers {{learning.peers.transformers}} ",
+        f"| {_learned('caravan')} | {_learned('litgpt, best of 2')}, litgpt {{learning.peers.litgpt}}; "
+        f"{_learned('transformers, best of 2')}, Trainer of transformers {{learning.peers.transformers}} ",
         "| scoring the demo's model, CPU-seconds | {evaluate.ratio.cpu_seconds:.2f} x | "
         "the command line of lm-evaluation-harness {evaluate.versions.lm_eval} |",
     ),
@@ -364,13 +364,13 @@ QUOTES = {
                 for shown, name in (("AdamW", "adamw"), ("Muon", "muon"), ("NorMuon", "normuon"))
             )
         ),
-        "`learning`, with one thread on an {learning.processor}; {learning.cpu_seconds:.0f} CPU-seconds per training",
+        "`learning`, with one thread on an {learning.processor}; {learning.cpu_seconds:.0f} CPU-seconds per training ",
         *(
             f"| {system} | {{{of}.steps}} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
             f"{{{of}.loss_bits_per_byte:.3f}} |"
             for system, of in (
                 (system, f"learning.summary.{system}")
-                for system in (*("caravan", "litgpt", "litgpt, best of 3", "transformers", "transformers, best of 3"),)
+                for system in (*("caravan", "litgpt", "litgpt, best of 2", "transformers", "transformers, best of 2"),)
             )
         ),
         "(`--processes 2`, {ladder.cpu_seconds:,} CPU-seconds of an {ladder.processor}; sizes",

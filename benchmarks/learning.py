@@ -60,7 +60,7 @@ SYSTEMS = {
 TUNED = ("litgpt", "transformers")
 """The systems whose defaults are for large models."""
 
-PACE_STEPS, PACE_EVERY = 16, 4
+PACE_STEPS, PACE_EVERY = 40, 10
 """Steps of the training that measures the CPU-seconds per step, and how many of them do not count."""
 
 
@@ -539,9 +539,9 @@ def main():
     parser.add_argument("--run", default="base", help="the run of the config")
     parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=list(SYSTEMS))
     parser.add_argument("--peers-python", default=sys.executable, help="the Python of the environment with the peers")
-    parser.add_argument("--cpu-seconds", type=float, default=40, help="of each training")
+    parser.add_argument("--cpu-seconds", type=float, default=30, help="of each training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--learning-rates", type=float, nargs="*", default=[1e-3, 2e-3, 4e-3], help="for the best of")
+    parser.add_argument("--learning-rates", type=float, nargs="*", default=[2e-3, 4e-3], help="for the best of")
     parser.add_argument("--points", type=int, default=6, help="of each curve")
     parser.add_argument("--validation-tokens", type=int, default=1 << 15, help="per source, at most")
     parser.add_argument("--verbose", action="store_true", help="show what the trainings print")
