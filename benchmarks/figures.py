@@ -312,7 +312,7 @@ QUOTES = {
     README: (
         "on two idle cores, {workflow.demo.whole.seconds:.0f} s on an\n{workflow.processor} with AVX-512",
         "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, AVX-512), ",
-        "All measured on 2 CPU cores of an {README.processors} (LoRA, Muon, near duplicates, filters and the search "
+        "All measured on 2 CPU cores of an {README.processors} (LoRA, near duplicates, filters and the search "
         "for contaminated items: {README.other_processors}), beside",
         "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "
         "{train_cpu.ratios.transformers.tokens_per_second:.2f} x; {train_cpu.ratios.transformers.peak_mb:.2f} x the "
@@ -461,8 +461,8 @@ def pages():
     found = facts()
     processors = lambda *names: " and ".join(dict.fromkeys(found[name].processor for name in names))  # noqa: E731
     found["README"] = SimpleNamespace(
-        processors=processors("train_cpu", "tokenize", "loader", "evaluate"),
-        other_processors=processors("lora", "contamination", "optimizers", "near_duplicates", "filters"),
+        processors=processors("train_cpu", "tokenize", "loader", "evaluate", "optimizers", "learning"),
+        other_processors=processors("lora", "contamination", "near_duplicates", "filters"),
     )
     texts = {page: (HOME / page).read_text(encoding="utf-8") for page in (README, PAGE)}
     before, _, rest = texts[PAGE].partition(BEGIN)

@@ -1,4 +1,4 @@
-"""What a team gets per CPU-second: bits per byte of the same text by ours, litgpt and transformers.
+"""Bits per byte per CPU-second: the same text learned by ours, litgpt and transformers.
 
     make demo && python -m benchmarks.learning --peers-python ENV/bin/python
     python -m benchmarks.learning --systems caravan --cpu-seconds 10 --seeds 0   # a smoke test: ours alone
@@ -92,7 +92,7 @@ class Meter:
         self.start()
 
     def is_due(self, step):
-        """Return whether the model is to be scored after a step."""
+        """Return True if the model is to be scored after a step."""
         return step % self.job["every"] == 0 or step == self.job["steps"]
 
     def add(self, step, by_source):
@@ -499,6 +499,7 @@ def draw(results, image):
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     ends = sorted((of["curve"][-1][1], name) for name, of in rows.items())
     everything = [value for of in rows.values() for _, value in of["curve"]]
+    end = max(of["curve"][-1][0] for of in rows.values())
     gap, heights, before = (max(everything) - min(everything)) / 18, {}, -math.inf
     for value, name in ends:  # labels of lines that end beside each other would overlap
         heights[name] = before = max(value, before + gap)
@@ -506,7 +507,7 @@ def draw(results, image):
         (line,) = axes.plot(*zip(*of["curve"], strict=True), marker="o", markersize=3, linewidth=1.8)
         label = f"{name}: {of['loss_bits_per_byte']:.2f}"
         axes.annotate(
-            label, (of["curve"][-1][0], heights[name]), (8, 0), textcoords="offset points", va="center",
+            label, (end, heights[name]), (8, 0), textcoords="offset points", va="center",
             color=line.get_color(), fontsize=9, annotation_clip=False,
         )  # fmt: skip
     axes.set_xlabel("CPU time of the training (s)")

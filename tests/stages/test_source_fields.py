@@ -184,18 +184,18 @@ def test_filters_reject_documents_that_break_them(recipe, kept, dropped):
 
 def test_white_space_is_what_python_takes_for_it():
     every = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-    words = filters.MEASURES["words"](pa.array([f"a{character}b" for character in every])).tolist()
+    words = filters.measure("words", pa.array([f"a{character}b" for character in every])).tolist()
     assert words == [len(f"a{character}b".split()) for character in every]
     spaces = [character for character in every if character.isspace()]
-    assert filters.MEASURES["symbols"](pa.array(spaces)).tolist() == [0] * len(spaces)
+    assert filters.measure("symbols", pa.array(spaces)).tolist() == [0] * len(spaces)
 
 
 @given(st.lists(st.text(max_size=60), max_size=20))
 @settings(deadline=None)
 def test_filters_measure_as_one_would_by_hand(made):
     column = pa.array(made, pa.large_string())
-    assert filters.MEASURES["bytes"](column).tolist() == [len(text.encode()) for text in made]
-    for text, share in zip(made, filters.MEASURES["repeated_lines"](column), strict=True):
+    assert filters.measure("bytes", column).tolist() == [len(text.encode()) for text in made]
+    for text, share in zip(made, filters.measure("repeated_lines", column), strict=True):
         seen, repeated, total = set(), 0, 0
         for line in (pa.compute.utf8_trim_whitespace(line).as_py() for line in text.split("\n")):
             repeated += len(line.encode()) * (line in seen)

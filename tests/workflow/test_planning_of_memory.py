@@ -27,7 +27,11 @@ def test_plan_writes_all_runs_of_all_and_makes_nothing_else(pretending):
 
 
 def test_a_training_that_cannot_fit_is_refused_before_any_job_with_a_change_that_fits(pretending):
-    small = resources(device="L4", device_memory_gb="2.1")
+    larger = (
+        "runs.base.model.num_hidden_layers=4 runs.base.model.hidden_size=256 runs.base.model.intermediate_size=688 "
+    )
+    larger += "runs.base.pretrain.global_batch_size=8 runs.base.pretrain.micro_batch_size=4"
+    small = [*resources(device="L4", device_memory_gb="2.1"), "--config", f"set={larger}"]
     for dry in (["-n"], []):
         error = pretending.snakemake("models", "--cores", 1, *dry, *small, check=False).stderr.strip().splitlines()[-1]
         words = r"config: runs\.base\.pretrain needs 2\.[34] GB on each GPU, and the L4 has 2\.3 GB: it fits with "

@@ -9,7 +9,7 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from tests.workflow.checkout import HOME
 
-MODEL = "runs/base/models/00000040.json"
+MODEL = "runs/base/models/00000100.json"
 
 
 def paths_of(plan):
@@ -79,7 +79,7 @@ def warnings_of(done):
 
 
 def write_summary(checkout, *runs):
-    inputs = {f"runs/{run}/models/00000040.json": "0" * 64 for run in runs}
+    inputs = {f"runs/{run}/models/00000100.json": "0" * 64 for run in runs}
     made = manifest.content("summarize", {"inputs": inputs}, {})
     (checkout.path / "results").mkdir(exist_ok=True)
     (checkout.path / "results/summary.json").write_text(json.dumps(made))

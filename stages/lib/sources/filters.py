@@ -384,7 +384,7 @@ def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> tuple[list[str 
         if what not in MEASURES or bound is None:
             continue
         if what not in measured:
-            measured[what] = _measured(what, column)
+            measured[what] = measure(what, column)
         broken = measured[what] < bound if bound_name == "min" else measured[what] > bound
         first = broken & (found == None)  # noqa: E711 (of each element)
         found[first], values[first] = f"filters.{field.name}", measured[what][first]
@@ -394,7 +394,7 @@ def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> tuple[list[str 
 MEASURES = ("bytes", "words", "symbols", "repeated_lines")
 
 
-def _measured(what: str, column: pyarrow.Array) -> np.ndarray:
+def measure(what: str, column: pyarrow.Array) -> np.ndarray:
     """Return one of MEASURES of each text."""
     import numpy as np
     import pyarrow.compute as pc
