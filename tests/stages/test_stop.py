@@ -156,7 +156,7 @@ def test_grace_follows_the_slowest_step_and_is_known_to_the_launcher(corpus, tmp
     def slow(self, step, *batch):
         graces.append(int(grace.read_text()))
         if step == 1:
-            time.sleep(2)
+            time.sleep(5)  # so that a first step of some seconds, on a busy machine, is less by a tenth
         if step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return take(self, step, *batch)
@@ -166,6 +166,6 @@ def test_grace_follows_the_slowest_step_and_is_known_to_the_launcher(corpus, tmp
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert train(corpus, tmp_path, 10, watchdog={"start": 2}) == 75
     assert 150 < graces[0] < 155  # the watchdog's limit holds until a step was measured
-    assert 30 <= graces[1] < graces[2] and 36 <= graces[2] < 50  # 30 s, and 1.5 times two steps and two saves
+    assert 30 <= graces[1] < graces[2] and 45 <= graces[2] < 65  # 30 s, and 1.5 times two steps and two saves
     sentence = f"pretrain: SIGTERM: the training finishes its step and saves, which takes at most {grace.read_text()}"
     assert capfd.readouterr().err.startswith(sentence.strip())
