@@ -311,8 +311,10 @@ SECONDS = "{{{0}:.1f}} s, {{{1}:.1f}} CPU-s"
 QUOTES = {
     README: (
         "on two cores, {workflow.demo.whole.seconds:.0f} s\n"
-        "({workflow.demo.whole.cpu_seconds:.0f} CPU-seconds) on an {workflow.processor} with AVX-512",
-        "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, AVX-512) |",
+        "({workflow.demo.whole.cpu_seconds:.0f} CPU-seconds) on an {workflow.processor} with "
+        "{workflow.hardware.vectors}, and ends with:",
+        "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, "
+        "{workflow.hardware.vectors}) |",
         "All measured on 2 CPU cores of an {README.processors} (LoRA, near duplicates, filters and the search "
         "for contaminated items: {README.other_processors}), beside",
         "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "

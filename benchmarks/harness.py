@@ -120,13 +120,14 @@ def memory_mb(name):
 
 
 def hardware():
-    """Return the processor, GPUs and memory of this machine."""
+    """Return the processor with its widest vectors, the GPUs and the memory of this machine."""
     import torch
 
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     processor = names[0].partition(":")[2].strip() if names else platform.machine()
     facts = {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(memory_gb, 1)}
+    facts["vectors"] = torch.backends.cpu.get_cpu_capability()
     if torch.cuda.is_available():
         facts |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
     return facts
