@@ -34,6 +34,7 @@ from stages.lib.manifest_types import Record, SummaryIdentity
 from stages.lib.pages import provenance, report, summary
 from stages.lib.pages.inputs import ReportInputs, read_classifiers, read_corpora, read_lists, read_plan, summary_charts
 from stages.lib.render import chart
+from stages.lib.results import averages
 from stages.lib.results.curves import logs_of, read_curves, tokens_before
 from stages.lib.results.differences import Differences
 from stages.lib.results.manifests import Results, check_code, check_recipes
@@ -108,34 +109,46 @@ def run(arguments: argparse.Namespace) -> None:
     missing = results.missing(expected)
     for name in missing:
         logger.warning("missing: %s", name)
+    counts = {name: run["average"] for name, run in expected.get("runs", {}).items() if run.get("average")}
+    with_means, not_averaged = averages.of_last_milestones(results, counts)
     rows, references = score_rows(results), reference_rows(results)
+    last_rows = rows if with_means is results else score_rows(with_means)
     before = tokens_before(results)
     curves = read_curves(results, before)
     rungs = {name for prediction in predictions for name in prediction.identity["models"]}
-    tables = run_tables(results, rows, expected, {name for name, _ in results.models} - rungs)
+    tables = run_tables(results, last_rows, expected, {name for name, _ in results.models} - rungs)
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
     lists = read_lists(path for path in arguments.lists if path.exists())
     inputs = ReportInputs(
         results=results,
         rows=rows,
+        last_rows=last_rows,
+        averages=averages.counts_of(with_means),
         references=references,
         curves=curves,
         charts=summary_charts(moved, references, curves),
-        differences=Differences(results),
+        differences=Differences(with_means),
         missing=missing,
-        warnings=[*(problem for of_run in curves.values() for problem in of_run.problems), *code_warnings],
+        warnings=[
+            *(problem for of_run in curves.values() for problem in of_run.problems),
+            *code_warnings,
+            *not_averaged,
+        ],
         corpora=read_corpora(arguments.corpora),
         lists=lists,
         classifiers=read_classifiers(lists),
         tables=tables,
-        sweeps={name: run_tables(results, rows, expected, runs) for name, runs in expected.get("sweeps", {}).items()},
+        sweeps={
+            name: run_tables(results, last_rows, expected, runs) for name, runs in expected.get("sweeps", {}).items()
+        },
         predictions=predictions,
         plan=read_plan(arguments.plan),
         directory=arguments.output.parent,
     )
     keys = list(dict.fromkeys(key for table in tables for key in table.keys))
     values = {row.runs[0]: row.values for table in tables for row in table.rows}
-    write_scores(arguments.scores, [*({**values.get(row["run"], {}), **row} for row in rows), *references], keys)
+    of_runs = [{**values.get(row["run"], {}), **row} for row in rows]
+    write_scores(arguments.scores, [*of_runs, *averages.rows_of_means(with_means), *references], keys)
     figures = [arguments.figures / f"{name}.svg" for name in inputs.charts]
     for path, drawn in zip(figures, inputs.charts.values(), strict=True):
         chart.draw(path, drawn)

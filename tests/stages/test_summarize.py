@@ -38,6 +38,33 @@ def test_the_table_has_all_scores_in_order_and_the_text_names_runs_scores_and_pa
     assert "Missing" not in text
 
 
+def test_tables_have_the_means_over_the_last_milestones_and_the_csv_has_both(results, lines):
+    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}}
+    assert summarize.main(options_of(results, expect)) == 0
+    with open(results / "scores.csv", newline="") as file:
+        rows = [(row["run"], row["step"], row["metric"], row["value"], row["stderr"]) for row in csv.DictReader(file)]
+    assert rows[2:] == [
+        ("base", "300", "bits_per_byte", "2.5", ""),
+        ("base", "300", "acc_mutual_info", "0.45", "0.03"),
+        ("averaged base", "", "bits_per_byte", "2.75", ""),
+        ("averaged base", "", "acc_mutual_info", "0.4", "0.03"),
+    ]
+    text = (results / "summary.txt").read_text()
+    assert re.search(r"300 +76,800 +2.500 +0.450 .*\n +mean of 2 +2.750 +0.400", text)
+    assert "accuracy 0.400 +- 0.030, 5.0 standard errors above chance (0.25)" in text
+    assert "Means over the last 2 milestones of base." in (results / "card.html").read_text()
+
+
+def test_a_run_with_too_few_scored_milestones_is_not_averaged_and_a_warning_says_so(results, lines, capsys):
+    (results / "runs/base/eval/00000100/validation.json").unlink()
+    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}}
+    assert summarize.main(options_of(results, expect)) == 0
+    text = (results / "summary.txt").read_text()
+    sentence = "run base cannot be averaged over 2 milestones up to step 300: the suite validation scored the steps 300"
+    assert f"Warnings:\n  {sentence}\n" in text
+    assert "mean of" not in text
+
+
 @pytest.mark.parametrize(
     "place", ["models/00000300.json", "export/00000300/manifest.json", "eval/00000300/validation.json"]
 )

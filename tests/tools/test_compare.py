@@ -95,6 +95,11 @@ def refused(root, capsys, *words):
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
+def printed(root, capsys, *words):
+    assert run_compare(root, *words) == 0
+    return capsys.readouterr().out
+
+
 def two_sided(smaller, larger):
     """The exact p-value of McNemar's test: a fair coin falls so unequally."""
     flips = smaller + larger
@@ -180,6 +185,33 @@ def test_runs_that_differ_by_their_seed_alone_are_no_different(tmp_path):
     assert p == pytest.approx(
         2 * scipy.stats.t.sf(abs(values[5] - values[0]) / np.std(values, ddof=1) / math.sqrt(2), 11)
     )
+
+
+def test_averaged_milestones_are_paired_by_the_mean_of_each_document(tmp_path, capsys):
+    rng, size = np.random.default_rng(3), 40
+    right = {name: [[int(rng.random() < chance) for _ in range(size)] for _ in range(3)]
+             for name, chance in (("base", 0.4), ("wide", 0.6))}  # fmt: skip
+    for name, of_steps in right.items():
+        for step, values in zip((100, 200, 300), of_steps, strict=True):
+            write_run(tmp_path, name, {"arc_easy": accuracy(values)}, step=step)
+    row = differences(tmp_path, "base", "wide", "--average", 3)["wide", "arc_easy"]
+    changes = np.mean(right["wide"], axis=0) - np.mean(right["base"], axis=0)
+    assert float(row["difference"]) == pytest.approx(changes.mean())
+    error = changes.std(ddof=1) / math.sqrt(size)
+    assert (float(row["high"]) - float(row["low"])) / 2 == pytest.approx(1.96 * error, rel=0.05)
+    swapped = rng.choice([-1, 1], size=(20_000, size)) @ changes / size
+    assert float(row["p"]) == pytest.approx((abs(swapped) >= abs(changes.mean()) - 1e-9).mean(), abs=0.01)
+    single = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    assert float(single["difference"]) == pytest.approx(np.mean(right["wide"][2]) - np.mean(right["base"][2]))
+    capsys.readouterr()
+    assert "Scores are means over the last 2 milestones" in printed(
+        tmp_path, capsys, "base:200", "wide:300", "--average", 2
+    )
+    assert refused(tmp_path, capsys, "base:200", "wide", "--average", 3) == (
+        "compare: run base cannot be averaged over 3 milestones up to step 200: the suite cheap scored the steps "
+        "100, 200"
+    )
+    assert refused(tmp_path, capsys, "base", "wide", "--average", 1) == "compare: --average must be at least 2, got 1"
 
 
 def test_the_noise_of_a_run_is_unknown_without_other_seeds(tmp_path, capsys):

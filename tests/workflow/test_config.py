@@ -66,6 +66,8 @@ MISTAKES = [
     ("runs/base/pretrain/data_stages", [{"step": 2, "weights": {"x": 1}}], "[0].weights must name sources of corpus"),
     ("runs/base/pretrain/milestones", [2, 2], " must increase, got 2 after 2"),
     ("runs/base/pretrain/milestones", [0, 2], "[0] must be a whole number at least 1, got 0"),
+    ("runs/base/average", 3, " must be at most the number of its milestones (2), got 3"),
+    ("runs/base/average", 1, " must be a whole number at least 2, got 1"),
     ("runs/base/pretrain/milestones", [10**7], " must be at most steps (300), got 10000000"),
     ("corpora/main/sources", ["statements"], " must be a source of text, got 'statements' of the kind"),
     ("suites/statements/prompt_completion", "prose", " must be a source of prompt-completion data (kind prompt_comple"),

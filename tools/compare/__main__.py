@@ -27,20 +27,25 @@ from stages.lib.results.scores import rows_of, shown_metrics
 from tools.compare import models
 
 
-def compare(directory: Path, texts: Sequence[str]) -> Comparison:
+def compare(directory: Path, texts: Sequence[str], average: int | None = None) -> Comparison:
     """Compare the models that `texts` name, RUN or RUN:STEP, below the results `directory`; the first is the reference.
+
+    `average`: the number of milestones, up to the named ones, whose scores are averaged.
 
     Raises UserError if one does not exist, or a manifest or log is damaged.
     """
-    results, compared = models.find(directory, texts)
+    results, keys = models.find(directory, texts)
+    scores = results if average is None else models.with_means(results, keys, average)
+    compared = [models.compared(scores, key) for key in keys]
     reference, *others = compared
-    known = differences.Differences(results)
+    known = differences.Differences(scores)
     pairs = []
     for other in others:
         replicas = known.replicas((reference.run, reference.step), (other.run, other.step))
         rows, notes = differences.compare(reference.evaluations, other.evaluations, replicas, thorough=True)
         at = {"run": other.run, "step": other.step, "tokens": other.tokens}
         notes = [*models.notes(reference, other), *notes, *models.notes_on_seeds(rows)]
+        notes += [] if average is None else [f"Scores are means over the last {average} milestones up to each step."]
         pairs.append(Pair(reference=reference.name, other=other.name, at=at, differences=rows, notes=notes))
     before, points = tokens_before(results), []
     named = {model.run for model in compared}
@@ -61,10 +66,12 @@ def run(arguments: argparse.Namespace) -> None:
     paths = {name: path for name in ("markdown", "csv", "html") if (path := getattr(arguments, name)) is not None}
     for name, path in paths.items():
         files.check_output(path, f"--{name} ")
+    if arguments.average is not None and arguments.average < 2:
+        raise UserError(f"--average must be at least 2, got {arguments.average}")
     if len({path.absolute() for path in paths.values()}) < len(paths):
         given = ", ".join(f"--{name}" for name in paths)
         raise UserError(f"{given} must name different files")
-    compared = compare(arguments.results, arguments.models)
+    compared = compare(arguments.results, arguments.models, arguments.average)
     sections, title = comparison.sections(compared), compared.title
     texts = {"markdown": page.markdown(title, sections), "csv": comparison.csv(compared)}
     for name, path in paths.items():
@@ -82,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = stage.parser("tools.compare", __doc__)
     parser.add_argument("models", nargs="+", metavar="RUN[:STEP]", help="a model; the first is the reference")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument("--average", type=int, metavar="K", help="average the scores of the last K milestones")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write Markdown here, and do not print it")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write differences and the scores of all milestones")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and curves as one page")

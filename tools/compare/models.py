@@ -13,6 +13,7 @@ from stages.lib.errors import UserError
 from stages.lib.manifest import EvaluationManifest, ExportManifest, Manifest, ModelManifest
 from stages.lib.render.numbers import UNKNOWN
 from stages.lib.render.table import Cell, Table
+from stages.lib.results import averages
 from stages.lib.results.curves import tokens_before
 from stages.lib.results.differences import TaskDifference, replicas_of
 from stages.lib.results.manifests import ModelKey, Results
@@ -43,11 +44,15 @@ class ComparedModel:
     @property
     def name(self) -> str:
         """The name in tables: RUN:STEP."""
-        return f"{self.run}:{self.step}"
+        return _name((self.run, self.step))
 
 
-def find(directory: Path, texts: Sequence[str]) -> tuple[Results, list[ComparedModel]]:
-    """Return the manifests of the runs below the results `directory`, and the models that `texts` name.
+def _name(key: ModelKey) -> str:
+    return "{}:{}".format(*key)
+
+
+def find(directory: Path, texts: Sequence[str]) -> tuple[Results, list[ModelKey]]:
+    """Return the manifests of the runs below the results `directory`, and (run, step) of the models that `texts` name.
 
     Raises UserError if fewer than two are named, one is named twice, or a run or its scores do not exist.
     """
@@ -60,11 +65,17 @@ def find(directory: Path, texts: Sequence[str]) -> tuple[Results, list[ComparedM
     patterns = ("models/*.json", "export/*/manifest.json", "eval/*/*.json")
     results = Results(*([path for home in homes for path in sorted(home.glob(pattern))] for pattern in patterns))
     results.check_chain()
-    models = [_model(results, directory, run, step) for run, step in named]
-    names = [model.name for model in models]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"each model must be given once, got {twice[0]} {names.count(twice[0])} times")
-    return results, models
+    keys = [_key(results, directory, run, step) for run, step in named]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise UserError(f"each model must be given once, got {_name(twice[0])} {keys.count(twice[0])} times")
+    return results, keys
+
+
+def with_means(results: Results, keys: Sequence[ModelKey], count: int) -> Results:
+    """Return results in which the scores of some models, and of their replicas, are means over `count` milestones."""
+    same, scored = replicas_of(results.models), {(run, step) for run, step, _ in results.evaluations}
+    every = {other for key in keys for other in same[key] if other in scored}
+    return averages.averaged(results, dict.fromkeys(sorted(every), count))
 
 
 def _replicas(directory: Path, runs: Collection[str]) -> set[str]:
@@ -91,7 +102,8 @@ def _split(directory: Path, text: str) -> tuple[str, int | None]:
     raise UserError(f"{directory / 'runs'} must have a run {asked}; it has {', '.join(known) or 'no run'}")
 
 
-def _model(results: Results, directory: Path, run: str, step: int | None) -> ComparedModel:
+def _key(results: Results, directory: Path, run: str, step: int | None) -> ModelKey:
+    """Return (run, step) of a scored milestone; the newest without a step."""
     scored = sorted({at for name, at, _ in results.evaluations if name == run})
     if not scored or step not in (None, *scored):
         steps = ", ".join(map(str, scored)) or "none"
@@ -100,6 +112,12 @@ def _model(results: Results, directory: Path, run: str, step: int | None) -> Com
     key: ModelKey = (run, scored[-1] if step is None else step)
     if key not in results.models:
         raise UserError(f"{directory / 'runs' / run}/models has no manifest of step {key[1]}, but its scores exist")
+    return key
+
+
+def compared(results: Results, key: ModelKey) -> ComparedModel:
+    """Return the milestone (run, step) of the results."""
+    run, _ = key
     origin, model = results.tuned_from(run), results.models[key]
     return ComparedModel(
         run=run,
@@ -108,7 +126,7 @@ def _model(results: Results, directory: Path, run: str, step: int | None) -> Com
         export=results.exports.get(key),
         evaluations={suite: one for (*at, suite), one in results.evaluations.items() if tuple(at) == key},
         tokens=model.identity["tokens"] + tokens_before(results)[run],
-        initial="{}:{}".format(*origin) if origin else None,
+        initial=_name(origin) if origin else None,
     )
 
 

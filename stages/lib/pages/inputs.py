@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,14 +143,17 @@ def score_lines(rows: Iterable[ScoreRow], colors: Mapping[str, int]) -> list[Lin
 class ReportInputs:
     """The data of the report.
 
-    `rows`: scores, with their own tokens; `references`: those to compare with; `charts`: by name. `corpora`: {digest:
-    manifest of a corpus}, `lists`: {source: its list}, `classifiers`: {digest: manifest}. `tables`: of all runs,
-    `sweeps`: of the runs of each. `plan`: {run: its plan}. `directory`: that of card.html, from which the paths of
-    manifests start.
+    `rows`: scores, with their own tokens; `last_rows`: the same, of the runs in `averages` with means over so many
+    milestones in place of the last one's scores; `references`: those to compare with; `charts`: by name. `corpora`:
+    {digest: manifest of a corpus}, `lists`: {source: its list}, `classifiers`: {digest: manifest}. `tables`: of all
+    runs, `sweeps`: of the runs of each. `plan`: {run: its plan}. `directory`: that of card.html, from which the paths
+    of manifests start.
     """
 
     results: Results
     rows: Sequence[ScoreRow]
+    last_rows: Sequence[ScoreRow]
+    averages: Mapping[str, int]
     references: Sequence[ScoreRow]
     curves: Mapping[str, Curves]
     charts: Mapping[str, Chart]
@@ -165,6 +168,15 @@ class ReportInputs:
     predictions: Sequence[manifest.PredictionManifest]
     plan: Mapping[str, Any]
     directory: Path
+
+    def on_averages(self, runs: Collection[str] | None = None) -> str:
+        """Return a sentence on the runs (default: all) whose last scores are means; "" without any."""
+        counts: dict[int, list[str]] = {}
+        for name, count in self.averages.items():
+            if runs is None or name in runs:
+                counts.setdefault(count, []).append(name)
+        of_counts = [f"last {count} milestones of {', '.join(names)}" for count, names in counts.items()]
+        return f"Means over the {' and the '.join(of_counts)}." if of_counts else ""
 
     def parameters(self, run_name: str) -> int | None:
         """Return the number of parameters of a run's newest export; None without one."""

@@ -25,7 +25,7 @@ def answer(inputs: ReportInputs) -> Section:
     """Return the first screen: what was trained on what by which code, how good it is, how healthy the training was."""
     blocks: list[Block] = []
     if inputs.results.runs():
-        table = ScoreTable(inputs.rows, inputs.references, FIRST)
+        table = ScoreTable(inputs.last_rows, inputs.references, FIRST)
         verdicts = [*table.verdicts(inputs.differences)]
         blocks += [_runs(inputs, table), *([Notes(lines=verdicts)] if verdicts else []), *_problems(inputs)]
         blocks += [*training.loss_charts(inputs), *data.mix_bars(inputs), *training.health(inputs)]
@@ -51,6 +51,7 @@ def _runs(inputs: ReportInputs, table: ScoreTable) -> Table:
     )
     caption += f" {BITS}" if any(metric == BITS_OF_ANSWER for _, metric in table.columns) else ""
     caption += f" {table.further} further tasks stand under Scores." if table.further else ""
+    caption += f" {inputs.on_averages()}" if inputs.averages else ""
     return Table(titles=titles, rows=rows, caption=caption, numeric=range(1, 1 + len(table.columns)))
 
 

@@ -128,14 +128,14 @@ def section(inputs: ReportInputs) -> Section | None:
 
 def _all_tasks(inputs: ReportInputs) -> Table:
     """The scores of all tasks, one row each: a table of hundreds of tasks is read downward."""
-    scores = ScoreTable(inputs.rows, inputs.references)
+    scores = ScoreTable(inputs.last_rows, inputs.references)
     columns = [(name, scores.cells(name)) for name in inputs.results.runs()]
     columns += scores.reference_rows()
     titles = ["task", "metric", *(name for name, _ in columns)]
     rows = [
         [title, scores.columns[at][1], *(cells[at] for _, cells in columns)] for at, title in enumerate(scores.titles())
     ]
-    caption = f"The last scores of each run, beside baselines. {BITS}"
+    caption = f"The last scores of each run, beside baselines. {BITS} {inputs.on_averages()}".strip()
     return Table(titles=titles, rows=rows, caption=caption, numeric=range(2, len(titles)))
 
 
@@ -164,7 +164,7 @@ def tuning(
 
 def _tuning(inputs: ReportInputs) -> Iterator[Block]:
     rows: list[list[str | Cell]] = []
-    for run_name, compared in tuning(inputs.results, inputs.rows, inputs.differences).items():
+    for run_name, compared in tuning(inputs.results, inputs.last_rows, inputs.differences).items():
         before, _ = inputs.results.tuned_from(run_name) or ("", 0)
         for difference, _ in compared:
             scores = [table.score(row["value"], row["stderr"]) for row in (difference.reference, difference.other)]
@@ -186,7 +186,7 @@ def contaminated(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
 
 def _contamination(inputs: ReportInputs) -> Iterator[Block]:
     rows: list[list[str | Cell]] = []
-    for row in contaminated(inputs.rows):
+    for row in contaminated(inputs.last_rows):
         clean = row.get("clean") is not None
         scores = [table.score(row["value"], row["stderr"]), table.score(row.get("clean"), row.get("clean_stderr"))]
         left = f"{row['clean_n']:,}" if clean else numbers.UNKNOWN
@@ -299,13 +299,15 @@ def side_by_side(inputs: ReportInputs) -> Section | None:
     in_sweeps = [runs.rows for tables in inputs.sweeps.values() for runs in tables]
     for runs in inputs.tables:
         if runs.rows not in in_sweeps:
-            blocks += _runs_tables(runs, f"All {len(runs.rows)} {KINDS.get(runs.stage, runs.stage)} runs")
+            blocks += _runs_tables(inputs, runs, f"All {len(runs.rows)} {KINDS.get(runs.stage, runs.stage)} runs")
     return Section(category=CATEGORY, title="Side by side", blocks=blocks) if blocks else None
 
 
 def _sweep(inputs: ReportInputs, name: str, tables: Sequence[RunTable]) -> Iterator[Block]:
     for runs in tables:
-        yield from _runs_tables(runs, f"Sweep {name}: {len(runs.rows)} {KINDS.get(runs.stage, runs.stage)} runs")
+        yield from _runs_tables(
+            inputs, runs, f"Sweep {name}: {len(runs.rows)} {KINDS.get(runs.stage, runs.stage)} runs"
+        )
         for column in runs.columns[:MAPS]:
             if grid := run_tables.heat_map(runs, column):
                 yield _heat_map(grid, name)
@@ -315,12 +317,14 @@ def _sweep(inputs: ReportInputs, name: str, tables: Sequence[RunTable]) -> Itera
             yield training_chart(inputs.curves, f"Loss of the runs of {name}", "nats per token", lines, LOSS)
 
 
-def _runs_tables(runs: RunTable, title: str) -> Iterator[Block]:
+def _runs_tables(inputs: ReportInputs, runs: RunTable, title: str) -> Iterator[Block]:
+    averages = inputs.on_averages({name for row in runs.rows for name in row.runs})
     if runs.means:
         caption = "means over seeds \u00b1 standard deviation over seeds, in brackets the standard error over documents"
-        yield _runs_table(runs, runs.means, caption=f"{title}, {caption}.")
+        yield _runs_table(runs, runs.means, caption=f"{title}, {caption}. {averages}".strip())
     order = f", best {runs.columns[0].task} first" if runs.columns else ""
-    yield _runs_table(runs, runs.rows, caption=f"{title}{order}: the keys in which they differ, and their last scores.")
+    caption = f"{title}{order}: the keys in which they differ, and their last scores. {averages}".strip()
+    yield _runs_table(runs, runs.rows, caption=caption)
 
 
 def _heat_map(grid: run_tables.HeatMap, sweep: str) -> HeatMap:

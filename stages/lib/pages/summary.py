@@ -25,7 +25,8 @@ def text(inputs: ReportInputs, places: Sequence[Path], predictions: Sequence[str
     """Return the summary of all runs. `places`: paths to look at, of which those that exist are named."""
     results = inputs.results
     lines = [line for of_stage in inputs.tables for line in lines_of(of_stage, "scores.csv")]
-    tuned = tuning(results, inputs.rows, inputs.differences)
+    lines += [inputs.on_averages(), ""] if lines and inputs.averages else []
+    tuned = tuning(results, inputs.last_rows, inputs.differences)
     names = results.runs()
     for name in names if len(names) <= DETAILED or not inputs.tables else ():
         of_run = [row for row in inputs.rows if row["run"] == name and row["value"] is not None]
@@ -35,8 +36,9 @@ def text(inputs: ReportInputs, places: Sequence[Path], predictions: Sequence[str
         evaluations = [one for (run_name, *_), one in results.evaluations.items() if run_name == name]
         corpora = {evaluation.identity.get("corpus", "") for evaluation in evaluations}
         references = [row for row in inputs.references if row["corpus"] in corpora]
-        lines += [*_run(inputs, name), *_scores(of_run, references, shown)]
-        lines += [*_before_and_after(inputs, name, tuned.get(name, ())), *_contaminated(inputs.rows, name), ""]
+        means = [row for row in inputs.last_rows if row["run"] == name and row["value"] is not None]
+        lines += [*_run(inputs, name), *_scores(of_run, means, inputs.averages.get(name), references, shown)]
+        lines += [*_before_and_after(inputs, name, tuned.get(name, ())), *_contaminated(inputs.last_rows, name), ""]
     if not lines:
         lines += ["There are no results yet.", ""]
     if predictions:
@@ -88,8 +90,17 @@ def _validation(source: str, scores: Mapping[str, float]) -> str:
     )
 
 
-def _scores(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], compared: set[str]) -> list[str]:
-    """Return a table of a run's tasks of validation text, a sentence on each, and the names of its other tasks."""
+def _scores(
+    rows: Sequence[ScoreRow],
+    last_rows: Sequence[ScoreRow],
+    averaged: int | None,
+    references: Sequence[ScoreRow],
+    compared: set[str],
+) -> list[str]:
+    """Return a table of a run's tasks of validation text, a sentence on each, and the names of its other tasks.
+
+    `last_rows`: the same rows; if `averaged`, with means over so many milestones in place of the last one's scores.
+    """
     shown: dict[str, list[ScoreRow]] = {}
     tasks: dict[str, LocalTask] = {}
     for task in (task for task in local_tasks.TASKS if isinstance(task, TextTask)):
@@ -105,6 +116,10 @@ def _scores(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], compared: 
             [f"{step}", f"{tokens[step]:,}", *(cells.get((step, task), numbers.UNKNOWN) for task in shown)]
             for step in sorted(tokens)
         ]
+        last = {(row["task"], row["metric"]): row for row in last_rows}  # sorted by step
+        of_last = {name: last[name, tasks[name].metric] for name in shown}
+        if averaged:
+            body.append([f"mean of {averaged}", "", *map(_score, of_last.values())])
         baselines: dict[str, dict[str, Cell]] = {}
         for task_name, of_task in shown.items():
             for other in beside(of_task[-1], references):
@@ -115,7 +130,7 @@ def _scores(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], compared: 
         titles = ["step", "tokens", *shown]
         lines += Table(titles=titles, rows=body, numeric=range(len(titles))).text()
     for name, of_task in shown.items():
-        lines += _sentence(name, tasks[name], of_task, references)
+        lines += _sentence(name, tasks[name], [*of_task[:-1], of_last[name]], references)
     if others := sorted({row["task"] for row in rows} - set(shown) - compared):
         lines.append(f"  other tasks ({len(others)}): {', '.join(others[:OTHERS])}" + ", ..." * (len(others) > OTHERS))
     return lines

@@ -29,8 +29,8 @@ from stages.lib.manifest import EvaluationManifest, ModelManifest
 from stages.lib.results.manifests import ModelKey, Results
 from stages.lib.results.scores import INDEPENDENT, ScoreRow, label_of, lower_is_better, rows_of, shown_metrics
 from stages.lib.scoring import aggregations, sample_logs
-from stages.lib.scoring.aggregations import DocumentScores, document_scores
-from stages.lib.scoring.sample_logs import Document, SampleLog
+from stages.lib.scoring.aggregations import DocumentScores
+from stages.lib.scoring.sample_logs import SampleLog
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.scoring.tasks.task import TextTask
 
@@ -261,7 +261,7 @@ def _compare_task(
             rows.append(row)
             notes.append("a score is not finite")
             continue
-        logs = logs or [_log(evaluation, suite, task, thorough) for evaluation in evaluations]
+        logs = logs or [sample_logs.read_logs(one, suite, task, is_required=thorough) for one in evaluations]
         if logs[0] is None or logs[1] is None:
             if _is_of_other_data(evaluations, task):
                 return [], ["left out, since it was made from other validation data, and the logs to join are missing"]
@@ -279,14 +279,6 @@ def _compare_task(
     return rows, list(dict.fromkeys(notes))
 
 
-def _log(evaluation: EvaluationManifest, suite: str, task: str, is_required: bool) -> SampleLog | None:
-    members = evaluation.identity.get("groups", {}).get(task, [task])
-    paths = [sample_logs.path_of(evaluation.directory / suite, member) for member in members]
-    if not is_required and not all(path.exists() for path in paths):
-        return None
-    return sample_logs.read_logs(evaluation, suite, task)
-
-
 def _is_of_other_data(evaluations: tuple[EvaluationManifest, EvaluationManifest], task: str) -> bool:
     """Return True if a local task was made from the validation data of different corpora or sources."""
     local = local_tasks.find(task)
@@ -302,9 +294,8 @@ class Joined:
 
     def __init__(self, reference: SampleLog, other: SampleLog, metric: str) -> None:
         """Join the samples that have the same number and the same hash."""
-        self.metric = metric
-        self.origins = reference.origins
-        self.values = [log.values(metric) for log in (reference, other)]
+        self.metric, self.logs = metric, (reference, other)
+        self.values = [log.values(metric) for log in self.logs]
         shared = sorted(self.values[0].keys() & self.values[1].keys())
         self.changed = [at for at in shared if self.values[0][at][0] != self.values[1][at][0]]
         self.documents = [at for at in shared if self.values[0][at][0] == self.values[1][at][0]]
@@ -318,7 +309,7 @@ class Joined:
 
     def reason_not_to_pair(self, values: Sequence[float]) -> str | None:
         """Return why the score cannot be computed from samples; None if it can. `values`: those of the manifests."""
-        whole = [self._scores(number, [*of_log]) for number, of_log in enumerate(self.values)]
+        whole = [log.scores(self.metric) for log in self.logs]
         if whole[0] is None or whole[1] is None or whole[0].of_ratio is not whole[1].of_ratio:
             return f"{self.metric} is no function of a sum over documents, or is missing for one"
         for scores, value in zip(whole, values, strict=True):
@@ -328,15 +319,9 @@ class Joined:
 
     def scores(self) -> tuple[DocumentScores, DocumentScores]:
         """Return the scores of the joined documents, in the same order."""
-        first, second = self._scores(0, self.documents), self._scores(1, self.documents)
+        first, second = (log.scores(self.metric, self.documents) for log in self.logs)
         assert first is not None and second is not None  # checked by reason_not_to_pair
         return first, second
-
-    def _scores(self, number: int, documents: Sequence[Document]) -> DocumentScores | None:
-        values = [self.values[number][document][1] for document in documents]
-        # samples that are cut from one document of a corpus are not independent
-        origins = [self.origins.get(document, str(document)) for document in documents]
-        return document_scores(self.metric, values, origins)
 
     def notes(self) -> list[str]:
         """Return a note if one log has more documents than the other."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import EvaluationManifest
 from stages.lib.manifest_types import Files
+from stages.lib.scoring.aggregations import DocumentScores, document_scores
 
 if TYPE_CHECKING:
     from stages.lib.scoring.harness import Scored
@@ -93,20 +95,70 @@ class SampleLog:
         found = self.samples.get(filtered or "none", {})
         return {document: (digest, metrics.get(name)) for document, (digest, metrics) in found.items()}
 
+    def scores(self, metric: str, documents: Iterable[Document] | None = None) -> DocumentScores | None:
+        """Return the scores of documents (default: all) by a metric; None if it is no function of a sum over them.
 
-def read_logs(evaluation: EvaluationManifest, suite: str, task: str) -> SampleLog | None:
+        Samples that are cut from one document of a corpus are not independent, and count as one.
+        """
+        values = self.values(metric)
+        chosen = [*values] if documents is None else [*documents]
+        origins = [self.origins.get(document, str(document)) for document in chosen]
+        return document_scores(metric, [values[document][1] for document in chosen], origins)
+
+
+@dataclass(frozen=True)
+class AveragedEvaluation(EvaluationManifest):
+    """The last of several evaluations of a run, with the means of their scores (results/averages.py)."""
+
+    milestones: tuple[EvaluationManifest, ...] = ()
+    """The evaluations that are averaged, by step."""
+
+
+def mean_of(logs: Sequence[SampleLog]) -> SampleLog:
+    """Return the documents of several logs, each metric of a document as its mean over the logs.
+
+    A document whose hash differs, or that a log lacks, is left out; a value that has no mean is None.
+    """
+    first, *others = logs
+    samples: dict[str, dict[Document, Sample]] = {}
+    for filtered, of_filter in first.samples.items():
+        for document, (digest, metrics) in of_filter.items():
+            several = [log.samples.get(filtered, {}).get(document, ("", {})) for log in others]
+            if all(other == digest for other, _ in several):
+                means = {name: _mean([value, *(of_other.get(name) for _, of_other in several)])
+                         for name, value in metrics.items()}  # fmt: skip
+                samples.setdefault(filtered, {})[document] = digest, means
+    return SampleLog(samples, first.origins)
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, or of lists of equally many numbers; None of anything else."""
+    if all(isinstance(value, int | float) for value in values):
+        return math.fsum(values) / len(values)
+    if all(isinstance(value, list) for value in values) and len({*map(len, values)}) == 1:
+        means = [_mean(column) for column in zip(*values, strict=True)]
+        return None if None in means else means
+    return None
+
+
+def read_logs(evaluation: EvaluationManifest, suite: str, task: str, is_required: bool = True) -> SampleLog | None:
     """Read the log of a task, or those of a group's tasks; None if the evaluation has none, as those of older versions.
 
-    Raises UserError if a log is missing, changed since the evaluation's manifest was written, or is not valid.
+    Of an averaged evaluation, return the mean of the milestones' logs. Raises UserError if a log changed since the
+    evaluation's manifest was written, is not valid or, if it `is_required`, is missing.
     """
+    if isinstance(evaluation, AveragedEvaluation):
+        logs = [read_logs(one, suite, task, is_required) for one in evaluation.milestones]
+        known = [log for log in logs if log is not None]
+        return mean_of(known) if len(known) == len(logs) else None
     outputs = evaluation.identity.get("outputs", {})
     members = evaluation.identity.get("groups", {}).get(task, [task])
     names = [path_of(Path(suite), member).as_posix() for member in members]
-    if not set(names) <= set(outputs):
+    paths = [evaluation.directory / name for name in names]
+    if not set(names) <= set(outputs) or not (is_required or all(path.exists() for path in paths)):
         return None
     log = SampleLog({}, {})
-    for name in names:
-        path = evaluation.directory / name
+    for name, path in zip(names, paths, strict=True):
         manifest.check_content(path, outputs[name], evaluation.path)
         _read_into(log, path, is_local=task in evaluation.identity.get("trivial", {}))
     return log

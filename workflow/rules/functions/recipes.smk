@@ -164,6 +164,7 @@ def expected_of_run(run, recipe):
         "corpus": corpus_name(run),
         "milestones": [*MILESTONES[run]],
         "suites": {suite: identity_of(Suite, recipe_of_suite(suite)) for suite in recipe["suites"]},
+        **({"average": recipe["average"]} if "average" in recipe else {}),
         **({"initial": expected_initial(run, recipe["initial"])} if "initial" in recipe else {}),
     }
 

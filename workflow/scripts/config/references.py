@@ -197,6 +197,8 @@ def _check_run(config: Config, where: str, run: Config) -> None:
     if not run.get("convert", {}).get("merge", True) and run.get("finetune", {}).get("lora") is None:
         raise UserError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
     _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]], length_of(run))
+    if run.get("average", 0) > (count := len(milestones_of(run))):
+        raise UserError(f"{where}.average must be at most the number of its milestones ({count}), got {run['average']}")
 
 
 def _check_length(where: str, run: Config) -> None:

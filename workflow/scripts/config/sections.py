@@ -179,6 +179,10 @@ class Run:
     """Seeds to train it with, which tell the noise of a run: it has the first one, and a run NAME-seed_S each other.
     Runs that are `from` it do not take them over. Default: one run, with its `seed`."""
 
+    average: int = workflow(None, minimum=2)
+    """Number of its last milestones whose mean scores tables of runs show, in place of the scores of the last
+    one: neighbouring checkpoints differ by noise. Default: the last one's. See docs/sweeps.md."""
+
     initial: Initial = identity(None)
     """The model that the run starts from."""
 
