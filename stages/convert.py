@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     from stages.lib.checkpoints import find_model
 
     clock = manifest.Clock(arguments.code)
-    model = manifest.read(arguments.model, *manifest.TRAINING)
+    model = manifest.read(arguments.model, *manifest.MODELS)
     corpus = manifest.read(arguments.corpus, "index")
     tokenizer = manifest.read(arguments.tokenizer, "train_tokenizer")
     check_inputs(model, corpus, tokenizer)

@@ -112,7 +112,7 @@ def read_inputs(arguments: argparse.Namespace) -> CardInputs:
     rates = [manifest.read(path, "find_contamination") for path in arguments.contamination]
     inputs = CardInputs(
         name=arguments.name,
-        model=manifest.read(arguments.model, *manifest.TRAINING),
+        model=manifest.read(arguments.model, *manifest.MODELS),
         export=manifest.read(arguments.export, "convert"),
         corpus=corpus,
         lists=lists,

@@ -159,6 +159,15 @@ STAGES = {
             inputs={"corpus": "corpus", "tokenizer": "tokenizer"},
         ),
         Stage(
+            "average_weights",
+            output="runs/{run}/models/{step}.json",
+            makes="model",
+            recipe="AverageWeightsRecipe",
+            config="runs.{run}.average_weights",
+            inputs={"models": "model", "corpus": "corpus", "tokenizer": "tokenizer"},
+            follows_code=True,
+        ),
+        Stage(
             "predict",
             output="ladders/{ladder}.json",
             makes="prediction",

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, recipe: BestRecipe) -> None:
     models = {path.absolute().parents[1].name: path for path in arguments.models}
     if name not in models:
         raise UserError(f"--models must have the model of run {name}, which has the best score")
-    made = manifest.read(models[name], *manifest.TRAINING)
+    made = manifest.read(models[name], *manifest.MODELS)
     logger.info("best of %s runs: %s, %s %.4f", len(scores), name, recipe.metric, scores[name])
 
     def path_of(name: str) -> str:

@@ -39,6 +39,12 @@ PLAN_FORMAT = 1
 TRAINING: tuple[Literal["pretrain"], Literal["finetune"]] = ("pretrain", "finetune")
 """The stages whose manifests are milestones."""
 
+AVERAGE: Literal["average_weights"] = "average_weights"
+"""The stage whose models are means of the milestones of another run."""
+
+MODELS: tuple[Literal["pretrain"], Literal["finetune"], Literal["average_weights"]] = (*TRAINING, AVERAGE)
+"""The stages whose manifests describe a model: the milestones, and the means of several."""
+
 COMMIT = "commit.json"
 """Name of a checkpoint's commit marker."""
 
@@ -132,6 +138,13 @@ def checkpoint_digest(model: Manifest[_Checkpoint, Any]) -> str:
     return digest_of({name: file for name, file in described.items() if name != COMMIT})
 
 
+def trained_by(model: "ModelManifest") -> str:
+    """Return the stage that trained a model, pretrain or finetune; of averaged weights the one of their milestones."""
+    if model.stage != AVERAGE:
+        return model.stage
+    return "finetune" if "tuned_on" in model.identity else "pretrain"
+
+
 def commit_digest(identity: _Checkpoint) -> str:
     """Return the sha256 of the commit marker of a milestone's checkpoint, by the identity of its manifest."""
     return identity["outputs"][f"{identity['checkpoint']}/{COMMIT}"]["sha256"]
@@ -208,7 +221,13 @@ def read(path: Path | str, stage: Literal["find_overlaps"], /) -> OverlapsManife
 @overload
 def read(path: Path | str, stage: Literal["find_contamination"], /) -> ContaminationManifest: ...
 @overload
-def read(path: Path | str, pretrain: Literal["pretrain"], finetune: Literal["finetune"] = ..., /) -> ModelManifest: ...
+def read(
+    path: Path | str,
+    pretrain: Literal["pretrain"],
+    finetune: Literal["finetune"] = ...,
+    average_weights: Literal["average_weights"] = ...,
+    /,
+) -> ModelManifest: ...
 @overload
 def read(path: Path | str, stage: Literal["predict"], /) -> PredictionManifest: ...
 @overload

@@ -345,6 +345,7 @@ class ModelIdentity(OwnerIdentity):
     step: int
     samples: int
     tokens: int
+    models: NotRequired[dict[str, str]]  # of averaged weights: {step of a milestone: its digest}
     checkpoint: str  # path of the directory
     outputs: Files  # of the checkpoint
 

@@ -53,6 +53,25 @@ def tuned(results):
     return argv
 
 
+def test_averaged_weights_are_refused_if_a_milestone_was_made_again(results, lines, capsys):
+    base, mean = results / "runs/base/models", results / "runs/mean/models/00000300.json"
+    one = manifest.read(base / "00000300.json")
+    models = {step: manifest.read(base / f"{step}.json").digest for step in ("00000100", "00000300")}
+    identity = {**one.identity, "models": models}
+    identity["recipe"] = {**one.identity["recipe"], "average_weights": {"num_milestones": 2}}
+    write(mean, "average_weights", identity, {**one.record, "code": ""})
+    run = {"average_weights": {"num_milestones": 2}, "convert": {}, "milestones": [], "suites": {}}
+    expect = {**EXPECT, "runs": {**EXPECT["runs"], "mean": run | {"initial": {"run": "base", "step": 300}}}}
+    argv = options_of(results, expect)
+    argv.insert(argv.index("--models") + 1, str(mean))
+    assert summarize.main(argv) == 0
+    assert "Run mean: 76,800 training tokens in 300 steps, the mean of the weights at the steps 100, 300" in (
+        (results / "summary.txt").read_text()
+    )
+    rewrite(mean, models=models | {"00000100": "0"})
+    refused(argv, capsys, "runs/mean/models/00000300.json is the mean of other weights than", "00000100.json has now")
+
+
 def change_tuned(results, *, record=None, **keys):
     """Change the manifest of the tuned model, and link export and scores to it again; return its path."""
     run = results / "runs/tuned"

@@ -33,6 +33,7 @@ DELETED = "(deleted)"
 READERS = " or ".join(local_tasks.OF_PROMPT_COMPLETION)
 CHAT = {"kind": "chat", "paths": ["a.jsonl"]}
 FILE, SHAPE = {"path": "llama"}, {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1}
+MEAN = {"initial": {"run": "base", "step": 300}, "average_weights": {"num_milestones": 2}, "suites": ["validation"]}
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
 MISTAKES = [
     ("baselines", {"a": {"revision": "main"}}, ".a.path is missing: it must be text"),
@@ -74,7 +75,7 @@ MISTAKES = [
     ("suites/statements/prompt_completion", DELETED, " is missing: it must be the prompt-completion source that compl"),
     ("suites/validation/prompt_completion", "statements", f"suites.validation.tasks must have {READERS}: no other"),
     ("suites/validation/sources", ["statements"], " must be a source of text, got 'statements' of the kind python-st"),
-    ("runs/base/pretrain", DELETED, "runs.base must have pretrain, or finetune for a tuned run, got neither"),
+    ("runs/base/pretrain", DELETED, "runs.base must have pretrain, finetune for a tuned run, or average_weights for a"),
     ("runs/base/model", DELETED, " is missing: it must be a mapping of keys to values"),
     ("runs/statements/finetune/weights", DELETED, " is missing: it must be a mapping"),
     ("runs/statements/finetune/weights", {"docstring": 1}, " must be one of the config's sources (code, prose, statem"),
@@ -97,6 +98,34 @@ MISTAKES = [
     ("runs/statements/model", SHAPE | {"intermediate_size": 8}, " must be omitted: a tuned run has the model of its"),
     ("runs/base/initial", FILE, "runs.base.pretrain.initial is missing: runs.base.initial makes the training"),
     ("runs/base/pretrain/initial", RESET, "runs.base.initial is missing: runs.base.pretrain.initial makes the trainin"),
+    (
+        "runs/mean",
+        MEAN | {"average_weights": {"num_milestones": 3}},
+        ".average_weights.num_milestones must be at most the ",
+    ),
+    (
+        "runs/mean",
+        MEAN | {"average_weights": {"num_milestones": 1}},
+        ".average_weights.num_milestones must be a whole ",
+    ),
+    (
+        "runs/mean",
+        MEAN | {"initial": {"run": "base", "step": 200}},
+        ".initial.step must be a milestone of run base (100",
+    ),
+    (
+        "runs/mean",
+        MEAN | {"initial": {"run": "wide", "step": 300}},
+        ".initial.run must be one of the config's runs (base,",
+    ),
+    ("runs/mean", MEAN | {"initial": FILE}, ".initial must have run and step beside average_weights, got path"),
+    ("runs/mean", MEAN | {"corpus": "main"}, ".corpus must be omitted: averaged weights have the corpus of their init"),
+    (
+        "runs/mean",
+        MEAN | {"seeds": [0, 1]},
+        ".seeds must be omitted: averaged weights have the seed of their initial r",
+    ),
+    ("runs/base/average_weights", {"num_milestones": 2}, "runs.base.initial is missing: it must be a mapping of keys"),
     ("contamination", {"rule": "gpt4"}, ".rule must be one of gpt3, palm, got 'gpt4'"),
     ("contamination", {"n": 3}, ".n must be a whole number at least 4 and at most 100"),
     ("contamination", {"ngram": 8}, "unknown key contamination.ngram"),

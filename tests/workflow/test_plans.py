@@ -198,6 +198,29 @@ def test_an_added_run_suite_or_corpus_plans_only_itself_and_the_summary(finished
     assert of_base and all(output.endswith(("/exam.json", "/card.json", "/README.md")) for output in of_base)
 
 
+def test_averaged_weights_are_planned_after_their_milestones_and_only_with_the_run_that_they_are_of(finished, config):
+    config["runs"]["base"] |= {"average": 2}
+    tuned = config["runs"]["statements"]["finetune"]
+    tuned |= {"epochs": 3, "milestones": [1, 2, 3]}
+    del tuned["steps"]
+    suites = {"suites": ["validation"]}
+    config["runs"]["mean"] = suites | {
+        "initial": {"run": "base", "step": 300},
+        "average_weights": {"num_milestones": 2},
+    }
+    config["runs"]["mean_tuned"] = suites | {
+        "initial": {"run": "statements", "step": 3},
+        "average_weights": {"num_milestones": 2},
+    }
+    planned = finished.plan(config=config)
+    assert rules_of(planned) == {"average_weights", "convert", "evaluate", "describe", "summarize", "all"}
+    assert planned["results/runs/mean/models/00000300.json"] == "average_weights"
+    assert not any("mean_tuned" in name for name in planned)
+    planned = finished.plan(config=config | {"tune": True})
+    assert planned["results/runs/mean_tuned/models/epoch003.json"] == "average_weights"
+    assert {f"results/runs/statements/models/epoch{number:03d}.json" for number in (1, 2, 3)} <= planned.keys()
+
+
 def test_a_new_optional_key_with_a_default_trains_and_scores_nothing(finished):
     path, key = finished.path / "stages/pretrain.py", "    document_mask: bool = identity(False)\n"
     text = path.read_text(encoding="utf-8")

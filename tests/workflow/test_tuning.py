@@ -28,6 +28,11 @@ def test_summary_shows_the_scores_before_and_after_finetuning(tmp_path):
         "finetune": tuning | {"weights": {"sounds": 1}},
         "suites": ["sounds"],
     }
+    config["runs"]["mean"] = {
+        "initial": initial,
+        "average_weights": {"num_milestones": 2},
+        "suites": config["runs"]["tiny"]["suites"],
+    }
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config | {"tune": True}))
     done = snakemake(tmp_path, "all")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -37,6 +42,7 @@ def test_summary_shows_the_scores_before_and_after_finetuning(tmp_path):
     assert [(row["run"], row["step"]) for row in rows] == [("tiny", "12"), ("tuned", "30")]
     assert before[0] - after[0] > 3 * (before[1] + after[1])
     text = (tmp_path / "results/summary.txt").read_text()
+    assert "the mean of the weights at the steps 6, 12" in text
     assert "completion_bits: tuned is better than tiny by " in text
     assert "tuned from tiny at step 12" in text
     assert "Nothing to be done" in "".join(snakemake(tmp_path, "tuned", "--dry-run").stdout)

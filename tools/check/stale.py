@@ -72,8 +72,10 @@ class Stale:
         if name.startswith("sources."):
             found = source.comparable(found)
         stage_name = name.rpartition(".")[2]
-        if stage_name in manifest.TRAINING and made.stage != stage_name:
+        if stage_name in manifest.MODELS and made.stage != stage_name:
             return f"was made by stages.{made.stage}, and the config has {stage_name}"
+        if stage_name == manifest.AVERAGE:  # beside the recipe of the training
+            found = found.get(stage_name, {})
         if stage_name == "finetune":  # its model is that of the run that it was tuned from
             found = {key: value for key, value in found.items() if key != "model"}
         if name.startswith("tokenizers."):  # a custom tokenizer's content counts, not its place

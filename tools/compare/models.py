@@ -83,7 +83,7 @@ def _replicas(directory: Path, runs: Collection[str]) -> set[str]:
     models = {}
     for path in sorted(directory.glob("runs/*/models/*.json")):
         with contextlib.suppress(UserError):  # a damaged manifest of another run is no mistake of these
-            model = manifest.read(path, *manifest.TRAINING)
+            model = manifest.read(path, *manifest.MODELS)
             models[path.parents[1].name, model.identity["step"]] = model
     return {other for key, same in replicas_of(models).items() if key[0] in runs for other, _ in same}
 

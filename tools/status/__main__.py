@@ -67,7 +67,7 @@ def seconds_of(text: str) -> float:
 
 def print_run(home: Path, directories: Sequence[Path]) -> None:
     """Print the state of each run directory of a run, then the scores of its milestones."""
-    models = [model for path in sorted(home.glob("models/*.json")) if (model := _read(path, *manifest.TRAINING))]
+    models = [model for path in sorted(home.glob("models/*.json")) if (model := _read(path, *manifest.MODELS))]
     for directory in directories:
         own = [model for model in models if _run_directory_name(model) == directory.name]
         note = "" if own else " (no milestone yet)"
@@ -90,7 +90,7 @@ def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
     """List run directories that no milestone refers to, without those in training and those of the digests `keep`."""
     total = 0
     for directory in directories:
-        models = (_read(path, *manifest.TRAINING) for path in directory.parents[1].glob("models/*.json"))
+        models = (_read(path, *manifest.MODELS) for path in directory.parents[1].glob("models/*.json"))
         used = {_run_directory_name(model) for model in models if model}
         is_excluded = any(digest.startswith(directory.name) for digest in keep)
         if directory.name in used or is_excluded or lease.holder(directory):

@@ -103,7 +103,7 @@ SCORES, REPORT = "scores.csv", "report.html"
 
 RECORDED = {
     **dict.fromkeys(
-        manifest.TRAINING, ("logs", "its metrics.jsonl and events.jsonl: the manifest has no digest of them")
+        manifest.MODELS, ("logs", "its metrics.jsonl and events.jsonl: the manifest has no digest of them")
     ),
     "describe": ("manifests", "the losses and records in the card: the manifest has no digest of them"),
 }

@@ -13,7 +13,7 @@ from stages.lib import files, manifest
 from stages.lib.checkpoints.commit import MILESTONE
 from stages.lib.errors import UserError
 from stages.lib.huggingface import export_directory
-from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.manifest import MODELS, Manifest
 from stages.lib.manifest_types import FileDescription
 from stages.lib.scoring.inputs import kept_manifest
 from stages.lib.tokenizer import tokenizer
@@ -97,7 +97,7 @@ def strays_of(result: Manifest) -> tuple[list[Path], list[Path]]:
         directory = result.directory
         own |= {str(directory / name) for name in (export_directory.KEPT, export_directory.PARITY)}
         own |= {str(directory / name) for name in (export_directory.CARD_MANIFEST, export_directory.CARD)}
-    elif result.stage in TRAINING:
+    elif result.stage in MODELS:
         directory = Path(os.path.normpath(result.directory / result.identity["checkpoint"]))
         own |= {str(directory / MILESTONE)}
     elif result.stage in ("evaluate", "tokenize"):

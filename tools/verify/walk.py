@@ -14,7 +14,7 @@ from typing import Any
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import CARD_MANIFEST
-from stages.lib.manifest import TRAINING, CorpusManifest, Manifest, PartManifest
+from stages.lib.manifest import MODELS, CorpusManifest, Manifest, PartManifest
 from stages.lib.render.numbers import several
 from stages.lib.sources import source, storage
 from stages.lib.space import amount
@@ -43,7 +43,8 @@ def links_of(result: Manifest, root: Path) -> Iterator[Link]:
         other = next(stage for stage in STAGES.values() if stage.makes == what)
         for name, digest in _digests(result.identity.get(key), key):
             place = None
-            if "run" in wildcards and "{run}" in other.output:
+            # averaged weights are made of models of another run
+            if "run" in wildcards and "{run}" in other.output and other.output != stage_of(result).output:
                 with contextlib.suppress(KeyError):  # another run
                     place = root / other.output.format(**{"suite": name} | wildcards)
             yield Link(what, digest, place)
@@ -198,7 +199,7 @@ class Walk:
                 yield from [self._wrong(str(part), depth)] if isinstance(part, UserError) else self.lines(part, depth)
         elif result.stage == "tokenize":
             yield from self._of_part(result, depth)
-        elif result.stage in TRAINING:
+        elif result.stage in MODELS:
             yield from self._of_initial(result, depth)
         elif result.stage == "convert" and (card := result.directory / CARD_MANIFEST).exists():
             try:
@@ -246,7 +247,7 @@ class Walk:
             return
 
         def digest_by(other: Manifest) -> str:
-            return manifest.checkpoint_digest(other) if other.stage in TRAINING else ""
+            return manifest.checkpoint_digest(other) if other.stage in MODELS else ""
 
         try:
             initial = self.places.find(Link("model", digest, digest_by=digest_by), result)

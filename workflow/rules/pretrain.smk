@@ -14,7 +14,7 @@ rule pretrain:
     log:
         log_of("pretrain"),
     wildcard_constraints:
-        run=UNTUNED,
+        run=PRETRAINED,
     conda:
         "../../environment.yml"
     resources:

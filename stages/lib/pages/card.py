@@ -101,6 +101,8 @@ def _overview(inputs: CardInputs, description: str | None) -> list[str]:
 
 def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
     config, parameters = inputs.config, inputs.export.record.get("parameters")
+    if steps := [f"{int(step):,}" for step in inputs.model.identity.get("models", ())]:
+        yield "weights", f"the mean of those of the milestones {', '.join(steps)}"
     if inputs.is_tuned:
         yield "tuned from", code(inputs.initial_name or "") or "another model"
         lora, dpo = inputs.recipe.get("lora"), inputs.recipe.get("dpo")

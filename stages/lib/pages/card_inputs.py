@@ -78,7 +78,7 @@ class CardInputs:
     @property
     def is_tuned(self) -> bool:
         """True if the model was fine-tuned."""
-        return self.model.stage == "finetune"
+        return manifest.trained_by(self.model) == "finetune"
 
     @property
     def has_initial(self) -> bool:

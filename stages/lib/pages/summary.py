@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stages.lib.manifest import ModelManifest
+from stages.lib.manifest import AVERAGE, ModelManifest, trained_by
 from stages.lib.pages.inputs import ReportInputs
 from stages.lib.pages.scores import contaminated, lines_of, tuning
 from stages.lib.render import numbers, table
@@ -56,7 +56,10 @@ def _run(inputs: ReportInputs, name: str) -> list[str]:
     parts, lines = [], []
     if model:
         parts.append(f"{model.identity['tokens']:,} training tokens in {model.identity['step']:,} steps")
-    if model and model.stage == "finetune":
+    if model and model.stage == AVERAGE:
+        steps = [step.lstrip("0") for step in model.identity.get("models", {})]
+        parts.append(f"the mean of the weights at the steps {', '.join(steps)}")
+    if model and trained_by(model) == "finetune":
         parts.append(_tuned(model, inputs.results.tuned_from(name)))
         lines = [_validation(source, scores) for source, scores in model.record.get("validation", {}).items()]
     if export := inputs.results.last_exports().get(name):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib.log import logger
+from stages.lib.manifest import AVERAGE
 from stages.lib.render.chart import POINTS, Point, thinned
 from stages.lib.results.manifests import Results
 from stages.lib.run_directory import history, journal
@@ -202,8 +203,12 @@ def tokens_before(results: Results) -> dict[str, int]:
 
 
 def run_directories(results: Results) -> dict[str, Path]:
-    """Return the run directory of each run's newest model."""
-    return {name: made.directory / made.record["run_directory"] for name, made in results.last_models().items()}
+    """Return the run directory of each run's newest model; averaged weights have the curves of another run."""
+    return {
+        name: made.directory / made.record["run_directory"]
+        for name, made in results.last_models().items()
+        if made.stage != AVERAGE
+    }
 
 
 def logs_of(results: Results) -> list[Path]:

@@ -43,7 +43,7 @@ class Results:
         contamination: Iterable[Path] = (),
     ) -> None:
         self.absent: list[str] = []
-        self.models: dict[ModelKey, ModelManifest] = self._read(models, _model_key, *manifest.TRAINING)
+        self.models: dict[ModelKey, ModelManifest] = self._read(models, _model_key, *manifest.MODELS)
         self.exports: dict[ModelKey, ExportManifest] = self._read(exports, _export_key, "convert")
         self.evaluations: dict[EvaluationKey, EvaluationManifest] = self._read(evaluations, _evaluation_key, "evaluate")
         self.baselines: dict[BaselineKey, EvaluationManifest] = self._read(baselines, _baseline_key, "evaluate")
@@ -87,7 +87,8 @@ class Results:
 
     def tuned_from(self, run_name: str) -> ModelKey | None:
         """Return (run, step) of the model that a run was fine-tuned from; None if it is not among these models."""
-        tuned = [result for (name, _), result in self.models.items() if name == run_name and result.stage == "finetune"]
+        of_run = [result for (name, _), result in self.models.items() if name == run_name]
+        tuned = [result for result in of_run if manifest.trained_by(result) == "finetune"]
         return self._by_checkpoint.get(tuned[-1].identity["initial"]) if tuned else None
 
     @functools.cached_property
@@ -201,6 +202,13 @@ def _check_model(result: ModelManifest, run: Mapping[str, Any], results: Results
     stage_name, recipe = result.stage, result.identity["recipe"]
     if stage_name not in run:
         raise stale(result.path, f"was made by stages.{stage_name}, and the config names another stage")
+    if stage_name == manifest.AVERAGE:
+        _compare(result, run[stage_name], recipe.get(stage_name, {}))
+        for step, digest in result.identity.get("models", {}).items():
+            milestone = results.models.get((run["initial"]["run"], int(step)))
+            if milestone is not None and milestone.digest != digest:
+                raise stale(result.path, f"is the mean of other weights than {milestone.path} has now")
+        return
     if stage_name == "finetune":  # its model is that of the run that it was tuned from
         recipe = {name: value for name, value in recipe.items() if name != "model"}
     written = run[stage_name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from stages.lib.manifest import ModelManifest
+from stages.lib.manifest import ModelManifest, trained_by
 from stages.lib.results.manifests import Results, name_of_model
 from stages.lib.results.scores import ScoreRow, columns_of, lower_is_better
 
@@ -20,15 +20,16 @@ Recipe = dict[str, Any]
 
 
 def recipes_of(results: Results, expected: Mapping[str, Any]) -> dict[str, tuple[str, Recipe]]:
-    """Return {run: (stage, recipe)} of each run's newest model.
+    """Return {run: (stage of its training, recipe)} of each run's newest model.
 
     Beside the identity of its recipe it has `steps`, `corpus` and `initial`. `expected`: the data of --expect, whose
     `defaults` fill the keys that manifests leave out: without them a key that is missing has no value.
     """
     defaults, runs = expected.get("defaults", {}), expected.get("runs", {})
     return {
-        name: (model.stage, defaults.get(model.stage, {}) | _recipe(model, runs.get(name, {})))
+        name: (stage, defaults.get(stage, {}) | _recipe(model, runs.get(name, {})))
         for name, model in results.last_models().items()
+        for stage in [trained_by(model)]
     }
 
 

@@ -79,6 +79,8 @@ class Initial:
         if self.found.tokenizer is None:
             self._compare_tokens(corpus)
         commit = self.commit or {}
+        if "averaged" in commit and recipe.optimizer == "keep":
+            raise UserError(f"{where}.initial.optimizer must be reset for averaged weights, which have none, got keep")
         self.steps_before = 0 if recipe.schedule == "reset" else commit["step"] + commit.get("steps_before", 0)
         self.samples_before = 0 if recipe.data == "reset" else commit["samples"]
 

@@ -164,6 +164,8 @@ def tokenizer_of_run(wildcards):
 
 def tuning_sources_of(run):
     """Return the names of the sources that a run is tuned on, sorted; [] for other runs."""
+    if run in AVERAGED_RUNS:
+        run = CONFIG["runs"][run]["initial"]["run"]
     return sorted(named("runs", run).get("finetune", {}).get("weights", {}))
 
 
@@ -206,6 +208,15 @@ def previous_milestone(wildcards):
     number = milestone(wildcards)
     earlier = [name for name, before in MILESTONES[wildcards.run].items() if before < number]
     return MODEL.format(run=wildcards.run, step=earlier[-1]) if earlier else []
+
+
+def models_to_average(wildcards):
+    """Manifests of the milestones whose weights are averaged."""
+    milestone(wildcards)
+    run = CONFIG["runs"][wildcards.run]
+    origin, last = run["initial"]["run"], run["initial"]["step"]
+    steps = [name for name, number in MILESTONES[origin].items() if number <= last]
+    return expand(MODEL, run=origin, step=steps[-run["average_weights"]["num_milestones"] :])
 
 
 def model_of(run, milestone):

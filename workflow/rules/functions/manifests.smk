@@ -26,7 +26,9 @@ def recipes_to_check():
         if shape is not None and not Path(shape).exists():
             continue  # named if the run is wanted
         keys = {key: value for key, value in run[stage].items() if key != "milestones"}
-        part = {"stage": stage, "keys": keys, "milestones": of_milestones(MODEL, name)}
+        part = {"stage": stage, "keys": keys}
+        if stage in TRAINING:
+            part["milestones"] = of_milestones(MODEL, name)
         if "model" in run:
             part["model"] = run["model"]
         if stage == "finetune":
@@ -77,7 +79,7 @@ def manifest_of(path):
         made["sources"] = named("corpora", wildcards.corpus)["sources"]
     elif stage == "evaluate_baseline":
         made["baseline"] = baseline_of(wildcards)["path"]
-    elif initial := stage in TRAINED_BY and named("runs", wildcards.run).get("initial"):
+    elif initial := stage in TRAINING and named("runs", wildcards.run).get("initial"):
         made["initial"] = initial_manifest(initial) if "run" in initial else wildcards.run
     return made
 
@@ -182,5 +184,6 @@ def model_of_origin(name):
 
 
 def plan_request(wildcards):
-    """The request of `tools.plan`: all runs that `all` makes."""
-    return as_json({"results": RESULTS, "runs": {run: planned_run(run) for run in runs_of_all()}})
+    """The request of `tools.plan`: all runs that `all` trains."""
+    trained = [run for run in runs_of_all() if run not in AVERAGED_RUNS]
+    return as_json({"results": RESULTS, "runs": {run: planned_run(run) for run in trained}})

@@ -30,11 +30,12 @@ PLAN = f"{RESULTS}/plan.json"
 PLAN_TEXT = f"{RESULTS}/plan.txt"
 FIGURES = [f"{RESULTS}/figures/loss.svg", f"{RESULTS}/figures/bits_per_byte.svg", f"{RESULTS}/figures/accuracy.svg"]
 
-# `pretrain` and `finetune` make the same files for different runs. An unknown run matches pretrain, whose input
-# functions then name it.
+# `pretrain`, `finetune` and `average_weights` make the same files for different runs. An unknown run matches pretrain,
+# whose input functions then name it.
 TUNED_RUNS = tuned_runs(CONFIG["runs"])
-TUNED = "|".join(map(re.escape, TUNED_RUNS)) or r"(?!)"
-UNTUNED = rf"(?!(?:{TUNED})/)[^/]+"
+AVERAGED_RUNS = [name for name, run in CONFIG["runs"].items() if AVERAGE in run]
+TUNED, AVERAGED = ("|".join(map(re.escape, names)) or r"(?!)" for names in (TUNED_RUNS, AVERAGED_RUNS))
+PRETRAINED = rf"(?!(?:{TUNED}|{AVERAGED})/)[^/]+"
 
 
 def named(section, name):

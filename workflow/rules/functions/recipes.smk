@@ -233,6 +233,11 @@ def pages_directory(wildcards, output):
     return str(Path(output.answer).parent)
 
 
+def average_directory(wildcards, output):
+    """Directory of the checkpoint of averaged weights, which no rule declares either."""
+    return str(Path(output[0]).parent.parent / "average")
+
+
 def config_files(wildcards):
     """Names of the config files, for the title of the report."""
     return ", ".join(map(str, workflow.overwrite_configfiles)) or "config/config.yaml"

@@ -12,8 +12,12 @@ def all_corpora(wildcards):
 
 
 def runs_of_all():
-    """Return the names of the runs that `all` scores; tuned runs only if the config sets `tune`, and no ladder's."""
+    """Return the names of the runs that `all` scores; tuned runs only if the config sets `tune`, and no ladder's.
+
+    Averaged weights are scored with the runs that they are the means of.
+    """
     without = {*LADDER_RUNS, *([] if CONFIG.get("tune") else TUNED_RUNS)}
+    without |= {name for name in AVERAGED_RUNS if CONFIG["runs"][name]["initial"]["run"] in without}
     return [run for run in CONFIG["runs"] if run not in without]
 
 

@@ -8,26 +8,30 @@ from typing import Any
 
 from stages.lib.chat.template import SHIPPED
 from stages.lib.errors import UserError
+from stages.lib.manifest import AVERAGE, MODELS
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources.kinds.registry import CHAT_KINDS, PREFERENCE_KINDS, PROMPT_COMPLETION_KINDS
 
-TRAINED_BY = ("pretrain", "finetune")
+LENGTH = "length"
+"""Key of a run of averaged weights that only the workflow writes: what its milestone counts, steps or epochs."""
 
 
 def training_of(run: dict[str, Any]) -> str:
-    """Return the name of the section, and stage, that trains a run: pretrain or finetune."""
-    return next(name for name in TRAINED_BY if name in run)
+    """Return the name of the section, and stage, that makes the model of a run."""
+    return next(name for name in MODELS if name in run)
 
 
 def milestones_of(run: dict[str, Any]) -> list[int]:
     """Return the steps, or epochs, after which a run is converted and scored, increasing."""
     recipe = run[training_of(run)]
+    if AVERAGE in run:
+        return [run["initial"]["step"]] if "step" in run["initial"] else []
     return recipe.get("milestones", [recipe[length_of(run)]])
 
 
 def length_of(run: dict[str, Any]) -> str:
     """Return the key that says how long a run is trained, and that its milestones count: steps or epochs."""
-    return "epochs" if "epochs" in run[training_of(run)] else "steps"
+    return "epochs" if "epochs" in run[training_of(run)] or run.get(LENGTH) == "epochs" else "steps"
 
 
 def file_name(run: dict[str, Any], milestone: int) -> str:
@@ -182,10 +186,13 @@ def _check_suite(config: Config, where: str, suite: Config) -> None:
 
 
 def _check_run(config: Config, where: str, run: Config) -> None:
-    given = [name for name in TRAINED_BY if name in run]
+    given = [name for name in MODELS if name in run]
     if len(given) != 1:
-        found = " and ".join(given) or "neither"
-        raise UserError(f"{where} must have pretrain, or finetune for a tuned run, got {found}")
+        found = " and ".join(given) or "none of them"
+        raise UserError(
+            f"{where} must have pretrain, finetune for a tuned run, or average_weights for a mean of milestones, got "
+            f"{found}"
+        )
     for suite in run["suites"]:
         _must_be_one_of("suites", config, f"{where}.suites", suite)
     if "corpus" in run:
@@ -193,7 +200,9 @@ def _check_run(config: Config, where: str, run: Config) -> None:
     _check_length(where, run)
     if "initial" in run:
         _check_initial(config, where, run["initial"])
-    (_check_pretrained if "pretrain" in run else _check_tuned)(config, where, run)
+    {"pretrain": _check_pretrained, "finetune": _check_tuned, "average_weights": _check_averaged}[given[0]](
+        config, where, run
+    )
     if not run.get("convert", {}).get("merge", True) and run.get("finetune", {}).get("lora") is None:
         raise UserError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
     _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]], length_of(run))
@@ -246,6 +255,25 @@ def _check_tuned(config: Config, where: str, run: Config) -> None:
         raise UserError(f"{where}.corpus is missing: it must be the corpus that scores {where}.initial.path")
     if "run" in run["initial"] and "config" in run["initial"]:
         raise UserError(f"{where}.initial.config must be omitted: {where}.initial.run has its config")
+
+
+def _check_averaged(config: Config, where: str, run: Config) -> None:
+    initial = run["initial"]
+    for key in ("corpus", "model"):
+        if key in run:
+            raise UserError(f"{where}.{key} must be omitted: averaged weights have the {key} of their initial run")
+    if "step" not in initial:
+        found = next(key for key in ("sweep", "path") if key in initial)
+        raise UserError(f"{where}.initial must have run and step beside average_weights, got {found}")
+    base = config["runs"][initial["run"]]
+    if AVERAGE in base:
+        raise UserError(f"{where}.initial.run must be a run that is trained, got {initial['run']}, which is averaged")
+    count = sum(milestone <= initial["step"] for milestone in milestones_of(base))
+    if run["average_weights"]["num_milestones"] > count:
+        raise UserError(
+            f"{where}.average_weights.num_milestones must be at most the number of milestones of run {initial['run']} "
+            f"up to {initial['step']} ({count}), got {run['average_weights']['num_milestones']}"
+        )
 
 
 def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Config) -> None:
@@ -312,7 +340,7 @@ def _check_initial(config: Config, where: str, initial: Config) -> None:
 
 def _check_step(where: str, initial: Config, run: Config) -> None:
     _check_length(f"runs.{initial['run']}", run)
-    milestones = milestones_of(run) if set(TRAINED_BY) & set(run) else []
+    milestones = milestones_of(run) if set(MODELS) & set(run) else []
     if initial["step"] not in milestones:
         known = ", ".join(map(str, milestones))
         raise UserError(f"{where} must be a milestone of run {initial['run']} ({known}), got {initial['step']}")

@@ -30,6 +30,7 @@ def recipe_of(stage: str) -> Any:
 
 SourceRecipe, TokenizerRecipe, TokenizeRecipe = map(recipe_of, ("list", "train_tokenizer", "tokenize"))
 PretrainRecipe, FinetuneRecipe = map(recipe_of, ("pretrain", "finetune"))
+AverageWeightsRecipe = recipe_of("average_weights")
 ConvertRecipe, EvaluateRecipe, DescribeRecipe = map(recipe_of, ("convert", "evaluate", "describe"))
 BestRecipe, ContaminationRecipe = map(recipe_of, ("select_best", "find_contamination"))
 NearDuplicatesRecipe, ClassifierRecipe = map(recipe_of, ("verify_duplicates", "train_classifier"))
@@ -114,8 +115,8 @@ class Initial:
     """The model that a run starts from."""
 
     run: str = name(None)
-    """The run whose model this run starts from; for a tuned run, the run to tune. A run with `pretrain` states in
-    `pretrain.initial` what else it takes over."""
+    """The run whose model this run starts from; for a tuned run, the run to tune, and for averaged weights the run with
+    the milestones. A run with `pretrain` states in `pretrain.initial` what else it takes over."""
 
     step: int = identity(None, minimum=1)
     """The milestone of that run: its number of steps, or of epochs."""
@@ -151,8 +152,8 @@ class Finetune(FinetuneRecipe):
     milestones: list[int] = horizon(None, minimum=1, entries=1)
 
 
-TRAININGS = {"pretrain": Pretrain, "finetune": Finetune}
-"""The recipes by which a run is trained, which has one of them."""
+TRAININGS = {"pretrain": Pretrain, "finetune": Finetune, "average_weights": AverageWeightsRecipe}
+"""The recipes by which the model of a run is made, which has one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +189,9 @@ class Run:
 
     finetune: Finetune = identity(None, needs=("initial",), like="pretrain")
     """The training of a tuned run."""
+
+    average_weights: AverageWeightsRecipe = identity(None, needs=("initial",))
+    """In place of a training: the mean of the weights of milestones of the initial run."""
 
     convert: ConvertRecipe = identity(None)
     """The export and its checks."""

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scripts.config.keys import KeysReader
-from scripts.config.references import TRAINED_BY, corpus_of, length_of, listed, training_of
+from scripts.config.references import LENGTH, corpus_of, length_of, listed, training_of
 from scripts.config.sections import Run
 from scripts.config.values import identity_of
 from scripts.config.written_out import FROM, Keys, known_run
 from stages.lib.errors import UserError
+from stages.lib.manifest import AVERAGE, MODELS, TRAINING
 from stages.lib.recipe import below, groups_of, hints_of
 from stages.lib.scoring.tasks import local_tasks
 
@@ -89,7 +90,7 @@ def _identity(run: Keys) -> str:
     recipes = {key: run.get(key, {}) for key in (stage, "convert")}
     recipes["model"] = {key: value for key, value in run.get("model", {}).items() if key != FROM}
     found = {key: identity_of(below(Run, key), recipe) for key, recipe in recipes.items()}
-    length, shape = run[stage][length_of(run)], run.get("model", {}).get(FROM)
+    length, shape = run[stage].get(length_of(run)), run.get("model", {}).get(FROM)
     rest = [run.get(key) for key in ("corpus", "initial", "suites")]
     return json.dumps([found, length, shape, rest], sort_keys=True)
 
@@ -182,6 +183,8 @@ def with_seeds(runs: Mapping[str, Any]) -> Keys:
             made[name] = run
             continue
         section = _trained_by(name, runs)
+        if section == AVERAGE:
+            raise UserError(f"runs.{name}.{SEEDS} must be omitted: averaged weights have the seed of their initial run")
         if SEED in (run.get(section) or {}):
             raise UserError(
                 f"runs.{name}.{section}.{SEED} must not stand beside runs.{name}.{SEEDS}, which sets it too"
@@ -218,8 +221,17 @@ def with_runs(config: Keys) -> Keys:
     """
     written = config.get("sweeps", {})
     sweeps = {name: sweep | {"runs": members(name, sweep)} for name, sweep in written.items()}
-    runs = {name: _with_first_run(name, run, sweeps) for name, run in config["runs"].items()}
+    runs = {
+        name: _with_length(_with_first_run(name, run, sweeps), config["runs"]) for name, run in config["runs"].items()
+    }
     return config | {"runs": runs} | ({"sweeps": sweeps} if sweeps else {})
+
+
+def _with_length(run: Keys, runs: Keys) -> Keys:
+    """Return a run of averaged weights with what the milestones of its initial run count."""
+    initial = runs.get(run.get("initial", {}).get("run"), {})
+    is_by_epochs = AVERAGE in run and "epochs" in initial.get("finetune", {})
+    return run | {LENGTH: "epochs"} if is_by_epochs else run
 
 
 def _with_first_run(name: str, run: Keys, sweeps: Keys) -> Keys:
@@ -279,7 +291,7 @@ def _keys(hint: Any, prefix: str = "") -> Iterator[str]:
 def _check_apart(where: str, axes: Mapping[str, Any]) -> None:
     """Raise UserError if an axis stands within another one."""
     for outer, inner in itertools.permutations(axes, 2):
-        if inner.startswith(f"{outer}.") or (outer == SEED and inner in [f"{stage}.{SEED}" for stage in TRAINED_BY]):
+        if inner.startswith(f"{outer}.") or (outer == SEED and inner in [f"{stage}.{SEED}" for stage in TRAINING]):
             raise UserError(f"{where}.{inner} must not stand beside {where}.{outer}, which sets it too")
 
 
@@ -288,11 +300,11 @@ def _trained_by(base: str, runs: Mapping[str, Any]) -> str:
     seen: set[str] = set()
     while base not in seen and isinstance(runs.get(base), dict):
         seen.add(base)
-        for stage in TRAINED_BY:
+        for stage in MODELS:
             if runs[base].get(stage) is not None:
                 return stage
         base = str(runs[base].get(FROM))
-    return TRAINED_BY[0]
+    return MODELS[0]
 
 
 def _set(run: Keys, key: str, value: Any) -> None:
