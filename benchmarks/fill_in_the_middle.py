@@ -183,20 +183,15 @@ def main():
     arguments = parser.parse_args()
     from stages.lib.tokens.corpus import Corpus
 
-    ended = arguments.output.with_suffix(".partial.jsonl")
-    lines = ended.read_text(encoding="utf-8").splitlines() if ended.exists() else []
-    before, runs = dict(map(json.loads, lines)), []
+    ended, runs = harness.EndedRuns(arguments.output), []
     with tempfile.TemporaryDirectory(prefix="caravan-corpus-") as made:
         corpus = Corpus(corpus_of(Path(made)))
         tokens = {split: corpus.sources["code"][split]["tokens"] for split in ("train", "validation")}
         loader = loader_speed(corpus, arguments.loader_turns)
         for seed in arguments.seeds:
             for is_on in (False, True):
-                key = json.dumps([corpus.digest, MODEL, arguments.steps, arguments.windows, seed, is_on])
-                run = before.get(key) or train(arguments, corpus, is_on, seed)
-                if key not in before:
-                    with open(ended, "a", encoding="utf-8") as file:
-                        file.write(json.dumps([key, run]) + "\n")
+                settings = [corpus.digest, MODEL, arguments.steps, arguments.windows, seed, is_on]
+                run = ended.figures_of(settings, train, arguments, corpus, is_on, seed)
                 runs.append(run)
                 print(json.dumps(run), flush=True)
     summaries = summary(runs)
@@ -214,8 +209,7 @@ def main():
         "windows": arguments.windows, "tokens": tokens, "loader": loader, "summary": summaries, "runs": runs,
         "cpu_seconds": sum(each.ru_utime + each.ru_stime for each in used),
     }  # fmt: skip
-    harness.write(arguments.output, "fill_in_the_middle", ("torch", "sentencepiece"), figures)
-    ended.unlink()
+    ended.write("fill_in_the_middle", ("torch", "sentencepiece"), figures)
 
 
 if __name__ == "__main__":

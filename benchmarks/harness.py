@@ -1,4 +1,5 @@
-"""The parts that all benchmarks share: peers that take turns, the time of commands, and the file of results.
+"""The parts that benchmarks share: peers that take turns, the time of commands, a config's run that is trained with
+other keys, runs that a call that was cut off need not repeat, and the file of results.
 
 A turn is {name: figures} of all that were measured in it, ours and the peers'. A file of results has one turn per line,
 after the command, date, commit, hardware and versions.
@@ -18,6 +19,9 @@ from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[1]
 RESULTS = HOME / "benchmarks/results"
+CORPUS = "results/tokens/main/manifest.json"
+"""The corpus of the demo."""
+
 PLACES = re.compile(r" --(work|output|corpus|peers-python|show)[ =]\S+")
 """Options that say where files lie on one machine, which changes no figure."""
 
@@ -145,6 +149,69 @@ def parser_of(description, name):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS / f"{name}.json")
     return parser
+
+
+def training_parser_of(description, name):
+    """Return a parser with --output and the options of a benchmark that trains the run of a config, see `recipe_of`."""
+    parser = parser_of(description, name)
+    parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
+    parser.add_argument("--config", type=Path, default=HOME / "config/config.yaml", help="default: the demo's")
+    parser.add_argument("--run", default="base", help="the run of the config")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--validation-tokens", type=int, default=1 << 15, help="per source, at most")
+    return parser
+
+
+def run_of(arguments):
+    """Return the run of the config, its batch a number by its own steps."""
+    import yaml
+
+    from stages.lib.training.settings.recipe import TrainRecipe
+
+    run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
+    return run | {"pretrain": TrainRecipe.written_out(run["pretrain"], f"runs.{arguments.run}.pretrain")}
+
+
+def recipe_of(arguments, seed, steps, every, validation_tokens):
+    """Return the recipe of a training of the config's run for other steps, validated after each `every` of them."""
+    run = run_of(arguments)
+    recipe = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
+    schedule = recipe.get("schedule", {})
+    return recipe | {
+        "model": run["model"],
+        "steps": steps,
+        "seed": seed,
+        "schedule": schedule | {"warmup_steps": min(schedule.get("warmup_steps", 0), steps - 1)},
+        "checkpoint": {"every": steps, "keep": 1, "asynchronous": False},
+        "validation": {"every": every, "tokens": validation_tokens},
+    }
+
+
+class EndedRuns:
+    """The runs of a benchmark that ended, also in earlier calls that were cut off: lines of a file beside --output."""
+
+    def __init__(self, output):
+        self.output, self.path = output, output.with_suffix(".partial.jsonl")
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        self.figures = dict(map(json.loads, lines))
+
+    def figures_of(self, settings, run, *words):
+        """Return the figures of a run, by all settings on which they depend; call `run` with words if it did not end.
+
+        Threads may call it at the same time for different settings.
+        """
+        key = json.dumps(settings)
+        if key not in self.figures:
+            self.figures[key] = run(*words)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps([key, self.figures[key]]) + "\n")
+        return self.figures[key]
+
+    def write(self, benchmark, packages, figures):
+        """Write the file of results, see `write`, and remove the file of the ended runs."""
+        write(self.output, benchmark, packages, figures)
+        self.path.unlink(missing_ok=True)
 
 
 def write(path, benchmark, packages, figures, quiet=False):

@@ -29,7 +29,7 @@ The peers want an environment of their own, with the torch of this one:
 
     python -m venv ENV && ENV/bin/pip install torch==VERSION transformers==5.23.0 accelerate litgpt==0.5.13
 
-A peer that is not installed is left out. A call that was cut off goes on with the training that it did not end.
+A peer that is not installed is left out. A call that was cut off resumes with the training that it did not end.
 """
 
 import argparse
@@ -48,7 +48,6 @@ from pathlib import Path
 from benchmarks import harness
 from benchmarks.harness import HOME
 
-CORPUS = "results/tokens/main/manifest.json"
 IMAGE = HOME / "docs/images/learning.svg"
 SYSTEMS = {
     "caravan": "it is part of this checkout",
@@ -331,23 +330,6 @@ def work(path):
     print(json.dumps(facts | {"curve": meter.curve, "cpu_seconds": meter.used}), flush=True)
 
 
-def recipe_of(arguments, seed, steps, every, validation_tokens):
-    """Return the recipe of our training: that of the run, with other steps."""
-    import yaml
-
-    run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
-    recipe = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
-    schedule = recipe.get("schedule", {})
-    return recipe | {
-        "model": run["model"],
-        "steps": steps,
-        "seed": seed,
-        "schedule": schedule | {"warmup_steps": min(schedule.get("warmup_steps", 0), steps - 1)},
-        "checkpoint": {"every": steps, "keep": 1, "asynchronous": False},
-        "validation": {"every": every, "tokens": validation_tokens},
-    }
-
-
 def write_data(arguments, seed, path):
     """Write the arrays of a seed for the peers; return the shape of our model and its batch."""
     import numpy as np
@@ -359,7 +341,8 @@ def write_data(arguments, seed, path):
     from stages.pretrain import PretrainRecipe
 
     corpus = Corpus(arguments.corpus)
-    recipe = recipes.load(PretrainRecipe, recipe_of(arguments, seed, 100, 100, arguments.validation_tokens), "pretrain")
+    keys = harness.recipe_of(arguments, seed, 100, 100, arguments.validation_tokens)
+    recipe = recipes.load(PretrainRecipe, keys, "pretrain")
     samples = loader.from_recipe(recipe, corpus).samples(corpus, None)
     sources, model = samples.mixture.sources, recipe.model
     windows = validation.from_corpus(corpus, sources, recipe.seq_len, arguments.validation_tokens)
@@ -400,7 +383,7 @@ class Bench:
         arguments, data = self.arguments, self.data_of(seed)
         shape = self.shapes[seed]
         tokens = (validation_rows or 0) * shape["length"] or arguments.validation_tokens
-        recipe = recipe_of(arguments, seed, steps, every, tokens)
+        recipe = harness.recipe_of(arguments, seed, steps, every, tokens)
         with tempfile.TemporaryDirectory(dir=self.directory) as made:
             job = {
                 **{"system": system, "learning_rate": learning_rate, "seed": seed, "steps": steps, "every": every},
@@ -490,34 +473,32 @@ def summary(runs):
 def draw(results, image):
     """Write the picture of a file of results: bits per byte against CPU-seconds, a line per row."""
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "caravan"  # the same file from the same results
-    from matplotlib import pyplot
+    from stages.lib.render import chart
 
     rows = json.loads(results.read_text(encoding="utf-8"))["summary"]
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     ends = sorted((of["curve"][-1][1], name) for name, of in rows.items())
     everything = [value for of in rows.values() for _, value in of["curve"]]
     end = max(of["curve"][-1][0] for of in rows.values())
     gap, heights, before = (max(everything) - min(everything)) / 18, {}, -math.inf
     for value, name in ends:  # labels of lines that end beside each other would overlap
         heights[name] = before = max(value, before + gap)
-    for name, of in rows.items():
-        (line,) = axes.plot(*zip(*of["curve"], strict=True), marker="o", markersize=3, linewidth=1.8)
-        label = f"{name}: {of['loss_bits_per_byte']:.2f}"
-        axes.annotate(
-            label, (end, heights[name]), (8, 0), textcoords="offset points", va="center",
-            color=line.get_color(), fontsize=9, annotation_clip=False,
-        )  # fmt: skip
-    axes.set_xlabel("CPU time of the training (s)")
-    axes.set_ylabel("loss on held-out text (bits per byte)")
-    axes.set_xlim(left=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.3)
     image.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(image, metadata={"Date": None} if image.suffix == ".svg" else None)
-    pyplot.close(figure)
+    with matplotlib.rc_context(chart.STYLE):
+        figure = Figure()
+        axes = figure.subplots()
+        for number, (name, of) in enumerate(rows.items()):
+            color = chart.color_of(number)
+            axes.plot(*zip(*of["curve"], strict=True), color=color, marker="o", markersize=3)
+            axes.annotate(
+                f"{name}: {of['loss_bits_per_byte']:.2f}", (end, heights[name]), (8, 0), textcoords="offset points",
+                va="center", color=color, fontsize=9, annotation_clip=False,
+            )  # fmt: skip
+        axes.set_xlabel("CPU time of the training (s)")
+        axes.set_ylabel("loss on held-out text (bits per byte)")
+        axes.set_xlim(left=0)
+        figure.savefig(image, metadata={"Date": None} if image.suffix == ".svg" else None)
     print(f"written to {image}")
 
 
@@ -534,17 +515,12 @@ def versions_of(arguments, systems):
 
 def main():
     """Train all, and write the JSON file."""
-    parser = harness.parser_of(__doc__, "learning")
-    parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
-    parser.add_argument("--config", type=Path, default=HOME / "config/config.yaml", help="default: the demo's")
-    parser.add_argument("--run", default="base", help="the run of the config")
+    parser = harness.training_parser_of(__doc__, "learning")
     parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=list(SYSTEMS))
     parser.add_argument("--peers-python", default=sys.executable, help="the Python of the environment with the peers")
     parser.add_argument("--cpu-seconds", type=float, default=30, help="of each training")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--learning-rates", type=float, nargs="*", default=[2e-3, 4e-3], help="for the best of")
     parser.add_argument("--points", type=int, default=6, help="of each curve")
-    parser.add_argument("--validation-tokens", type=int, default=1 << 15, help="per source, at most")
     parser.add_argument("--verbose", action="store_true", help="show what the trainings print")
     parser.add_argument("--draw", action="store_true", help="train nothing: write the picture of --output's results")
     parser.add_argument("--image", type=Path, default=IMAGE, help=f"of --draw (default: {IMAGE.relative_to(HOME)})")
@@ -560,18 +536,13 @@ def main():
     settings = [
         (system, rate) for system in systems for rate in (None, *(arguments.learning_rates * (system in TUNED)))
     ]
-    ended = arguments.output.with_suffix(".partial.jsonl")  # of a call that was cut off
-    before = dict(map(json.loads, ended.read_text(encoding="utf-8").splitlines() if ended.exists() else []))
-    recipe = recipe_of(arguments, arguments.seeds[0], 100, 100, arguments.validation_tokens)
+    ended = harness.EndedRuns(arguments.output)
+    recipe = harness.recipe_of(arguments, arguments.seeds[0], 100, 100, arguments.validation_tokens)
+    of_call = [arguments.cpu_seconds, arguments.points, arguments.validation_tokens, str(arguments.corpus)]
     with tempfile.TemporaryDirectory(prefix="caravan-learning-") as made:
         bench = Bench(arguments, Path(made))
         for seed, (system, rate) in itertools.product(arguments.seeds, settings):
-            of_call = [arguments.cpu_seconds, arguments.points, arguments.validation_tokens, str(arguments.corpus)]
-            key = json.dumps([system, rate, seed, recipe, *of_call])
-            run = before.get(key) or bench.run(system, rate, seed)
-            if key not in before:
-                with open(ended, "a", encoding="utf-8") as file:
-                    file.write(json.dumps([key, run]) + "\n")
+            run = ended.figures_of([system, rate, seed, recipe, *of_call], bench.run, system, rate, seed)
             runs.append(run)
             named = system if rate is None else f"{system} at {rate:g}"
             print(f"{named} seed {seed}: {run['loss_bits_per_byte']:.4f} bits per byte after {run['steps']} steps, "
@@ -587,8 +558,7 @@ def main():
         "summary": rows,
         "runs": runs,
     }
-    harness.write(arguments.output, "learning", ("torch",), figures)
-    ended.unlink()
+    ended.write("learning", ("torch",), figures)
 
 
 if __name__ == "__main__":

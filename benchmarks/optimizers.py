@@ -12,7 +12,7 @@ validation loss is that after the last step, the mean of both sources.
 
 An optimizer is compared at the learning rate at which its mean over the seeds is best: after equal steps, and after
 equal CPU-seconds, for which the cheaper ones are trained again with as many more steps as their steps are cheaper.
-CPU-seconds are those of the stage, on one thread. A call that was cut off goes on with the trainings that did not end.
+CPU-seconds are those of the stage, on one thread. A call that was cut off resumes with the trainings that did not end.
 """
 
 import concurrent.futures
@@ -25,21 +25,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-import yaml
-
 from benchmarks import harness
 from benchmarks.harness import HOME
 
-CORPUS = "results/tokens/main/manifest.json"
 RATES = {"adamw": (1e-3, 2e-3, 4e-3), "muon": (4e-3, 8e-3, 16e-3), "normuon": (4e-3, 8e-3, 16e-3)}
-"""Peak learning rates by optimizer: the best lies inside, on the demo."""
+"""Peak learning rates by optimizer. On the demo the best of Muon and NorMuon lies inside, and AdamW's is the lowest."""
 
 
 def recipe_of(arguments, optimizer, learning_rate, seed, steps):
     """Return the recipe of a training: that of the demo, with other keys of the optimizer."""
-    run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
-    recipe = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
-    keys = recipe["optimizer"]
+    recipe = harness.recipe_of(arguments, seed, steps, steps, arguments.validation_tokens)
+    keys, model = recipe["optimizer"], recipe["model"]
     named = keys.get("name", "adamw")
     own = {"learning_rate": learning_rate}
     if optimizer != "adamw":
@@ -47,7 +43,6 @@ def recipe_of(arguments, optimizer, learning_rate, seed, steps):
         shared = {key: value for key, value in of_matrices.items() if key != "beta2"}
         own = {"learning_rate": float(keys["learning_rate"]), optimizer: shared | own}
     kept = {key: value for key, value in keys.items() if key not in (named, "name", "learning_rate")}
-    model = run["model"]
     if arguments.size:
         layers, width = map(int, arguments.size.split("x"))
         model = model | {
@@ -55,15 +50,7 @@ def recipe_of(arguments, optimizer, learning_rate, seed, steps):
             "hidden_size": width,
             "intermediate_size": width * 8 // 3 // 8 * 8,
         }
-    return recipe | {
-        "model": model,
-        "steps": steps,
-        "seed": seed,
-        "optimizer": kept | {"name": optimizer} | own,
-        "schedule": recipe["schedule"] | {"warmup_steps": min(recipe["schedule"]["warmup_steps"], steps - 1)},
-        "checkpoint": {"every": steps, "keep": 1, "asynchronous": False},
-        "validation": {"every": steps, "tokens": arguments.validation_tokens},
-    }
+    return recipe | {"model": model, "optimizer": kept | {"name": optimizer} | own}
 
 
 def train(corpus, recipe):
@@ -82,29 +69,18 @@ def train(corpus, recipe):
     return {"loss_bits_per_byte": statistics.mean(by_source.values()), "cpu_seconds": found["cpu_seconds"]} | by_source
 
 
-class Trainings:
-    """Trainings that are each made once, also over calls that were cut off."""
+def train_all(arguments, ended, trainings):
+    """Return the figures of trainings, (optimizer, learning rate, seed, steps)."""
 
-    def __init__(self, arguments):
-        self.arguments, self.file = arguments, arguments.output.with_suffix(".partial.jsonl")
-        lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
-        self.ended = dict(map(json.loads, lines))
+    def figures_of(training):
+        recipe = recipe_of(arguments, *training)
+        figures = dict(zip(("optimizer", "learning_rate", "seed", "steps"), training, strict=True))
+        figures |= ended.figures_of([recipe, str(arguments.corpus)], train, arguments.corpus, recipe)
+        print("{optimizer:8} {learning_rate:g} seed {seed}, {steps} steps: {loss_bits_per_byte:.4f}".format(**figures))
+        return figures
 
-    def run(self, wanted):
-        """Return the figures of trainings, (optimizer, learning rate, seed, steps)."""
-        with concurrent.futures.ThreadPoolExecutor(self.arguments.processes) as pool:
-            return list(pool.map(self._one, wanted))
-
-    def _one(self, training):
-        recipe = recipe_of(self.arguments, *training)
-        key = json.dumps([recipe, str(self.arguments.corpus)])
-        if key not in self.ended:
-            self.ended[key] = train(self.arguments.corpus, recipe)
-            with open(self.file, "a", encoding="utf-8") as file:
-                file.write(json.dumps([key, self.ended[key]]) + "\n")
-        found = dict(zip(("optimizer", "learning_rate", "seed", "steps"), training, strict=True)) | self.ended[key]
-        print("{optimizer:8} {learning_rate:g} seed {seed}, {steps} steps: {loss_bits_per_byte:.4f}".format(**found))
-        return found
+    with concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
+        return list(pool.map(figures_of, trainings))
 
 
 def mean_of(runs, key="loss_bits_per_byte"):
@@ -123,26 +99,20 @@ def summary_of(runs):
 
 def main():
     """Train all, and write the JSON file."""
-    parser = harness.parser_of(__doc__, "optimizers")
-    parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
-    parser.add_argument("--config", type=Path, default=HOME / "config/config.yaml", help="default: the demo's")
-    parser.add_argument("--run", default="base", help="the run of the config")
+    parser = harness.training_parser_of(__doc__, "optimizers")
     parser.add_argument("--size", metavar="LAYERSxWIDTH", help="another size of the model (default: the run's)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--learning-rates", type=float, nargs="+", help="peaks of all (default: three of each)")
     parser.add_argument("--steps", type=int, help="default: those of the demo")
-    parser.add_argument("--validation-tokens", type=int, default=1 << 15, help="per source, at most")
     parser.add_argument("--processes", type=int, default=1, help="trainings that run at the same time")
     arguments = parser.parse_args()
-    run = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["runs"][arguments.run]
-    steps = arguments.steps or run["pretrain"]["steps"]
-    trainings = Trainings(arguments)
+    steps = arguments.steps or harness.run_of(arguments)["pretrain"]["steps"]
+    ended = harness.EndedRuns(arguments.output)
     rates = {name: tuple(arguments.learning_rates or given) for name, given in RATES.items()}
     in_turns = [
         (name, rate) for group in zip(*rates.values(), strict=True) for name, rate in zip(rates, group, strict=True)
     ]
     wanted = itertools.product(arguments.seeds, in_turns)
-    found = trainings.run([(name, rate, seed, steps) for seed, (name, rate) in wanted])
+    found = train_all(arguments, ended, [(name, rate, seed, steps) for seed, (name, rate) in wanted])
     equal_steps, by_rate = {}, {}
     for name, tried in rates.items():
         own = [run for run in found if run["optimizer"] == name]
@@ -153,7 +123,7 @@ def main():
     equal_cpu = {}
     for name, one in equal_steps.items():
         more = max(steps, round(steps * most / one["cpu_seconds"]))
-        runs = trainings.run([(name, one["learning_rate"], seed, more) for seed in arguments.seeds])
+        runs = train_all(arguments, ended, [(name, one["learning_rate"], seed, more) for seed in arguments.seeds])
         found += runs if more != steps else []
         equal_cpu[name] = summary_of(runs)
     for title, summary in (("steps", equal_steps), ("CPU-seconds", equal_cpu)):
@@ -163,8 +133,7 @@ def main():
             print(f"  {name:8} {line.format(**one)}")
     figures = {"run": arguments.run, "recipe": recipe_of(arguments, "muon", rates["muon"][0], 0, steps)}
     figures |= {"equal_steps": equal_steps, "equal_cpu_seconds": equal_cpu, "by_learning_rate": by_rate, "runs": found}
-    harness.write(arguments.output, "optimizers", ("torch",), figures)
-    trainings.file.unlink()
+    ended.write("optimizers", ("torch",), figures)
 
 
 if __name__ == "__main__":

@@ -108,10 +108,6 @@ class FinetuneRecipe(TrainRecipe):
             raise UserError(f"{where} must have steps or epochs, got {'neither' if self.epochs is None else 'both'}")
         if self.epochs is None:
             super().check(where)
-        elif self.global_batch_size == "auto":
-            raise UserError(
-                f"{where}.global_batch_size must be a number with {where}.epochs, got auto, which follows from steps"
-            )
         Mixture(self.weights, f"{where}.weights")
         requirements.check(self, where, None, has_lora=self.lora is not None, has_document_mask=True)
         if self.lora is not None:

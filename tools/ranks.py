@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     keys: dict[str, Any] = {}
     with contextlib.suppress(UserError):  # the stage reports it
         keys = recipes.merge_texts([stage_options.recipe, stage_options.operation])
+        keys = TrainRecipe.written_out(keys, "recipe")
     num_gpus = gpus.count()
     print(ranks_of(keys, num_gpus), num_gpus)
 

@@ -125,7 +125,9 @@ class Reader:
 
     def make(self, recipe_type: type, keys: dict[str, Any], where: str) -> Any:
         """Return the recipe with these keys, which are read; a recipe that has `written_out` puts values for words."""
-        recipe = recipe_type(**(recipe_type.written_out(keys) if hasattr(recipe_type, "written_out") else keys))
+        if hasattr(recipe_type, "written_out"):
+            keys = recipe_type.written_out(keys, where)
+        recipe = recipe_type(**keys)
         if hasattr(recipe, "check"):
             recipe.check(where)
         return recipe

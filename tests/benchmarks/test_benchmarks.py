@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks import loader, texts
+from benchmarks import harness, loader, texts
 from benchmarks.dummy import DummySamples
 from stages.lib.tokens.loader import Prefetch
 from tests.helpers import evaluations
@@ -29,6 +29,28 @@ def run(tmp_path):
         return done.stdout, json.loads(output.read_text())
 
     return call
+
+
+def test_a_call_that_was_cut_off_repeats_no_run_that_ended(tmp_path, capsys):
+    output, begun = tmp_path / "results/out.json", []
+
+    def train(seed):
+        begun.append(seed)
+        if begun == [0, 1]:
+            raise KeyboardInterrupt
+        return {"loss": seed / 2}
+
+    def call():
+        ended = harness.EndedRuns(output)
+        ended.write("name", (), {"runs": [ended.figures_of(["tiny", seed], train, seed) for seed in range(3)]})
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert not output.exists()
+    call()
+    assert begun == [0, 1, 1, 2]
+    assert json.loads(output.read_text())["runs"] == [{"loss": 0}, {"loss": 0.5}, {"loss": 1}]
+    assert list(output.parent.iterdir()) == [output] and "written to" in capsys.readouterr().out
 
 
 @pytest.mark.long
@@ -262,4 +284,4 @@ def test_learning_per_cpu_second_beside_peers(run, corpus, tmp_path):
     image = tmp_path / "learning.svg"
     words = ["--draw", "--output", tmp_path / "out.json", "--image", image]
     subprocess.run([sys.executable, "-m", "benchmarks.learning", *map(str, words)], cwd=HOME, check=True)
-    assert "bits per byte" in image.read_text() or image.stat().st_size > 5000
+    assert "transformers, best of 1: " in image.read_text()

@@ -258,7 +258,8 @@ HALF = {"dtype": "bfloat16"}
         (
             {},
             EPOCHS | {"global_batch_size": "auto"},
-            "finetune.global_batch_size must be a number with finetune.epochs, got auto, which follows from steps",
+            "finetune.global_batch_size must be a number without finetune.steps, got auto, which is computed from "
+            "steps; set a number of samples, or steps in place of epochs",
         ),
         (HALF | {"lora": {"rank": 2}, "float8": True}, {}, "finetune.float8 must be false with finetune.lora"),
         ({}, {"cuda_graphs": True}, "finetune.cuda_graphs must be false with a mask by document"),

@@ -136,6 +136,17 @@ def test_keys_of_a_run_and_the_model_of_its_initial_run_reach_the_cells(config, 
     assert tuned["lora"] == {"rank": 2}
 
 
+def test_a_batch_of_auto_follows_from_the_steps_of_the_run_not_from_those_measured(config, launched):
+    changed = yaml.safe_load(config.read_text())
+    changed["runs"]["tiny"]["pretrain"] |= {"global_batch_size": "auto", "steps": "1e4", "seq_len": 64}
+    config.write_text(yaml.safe_dump(changed))
+    assert ablate.main([str(config), "--run", "tiny", "--steps", "4", "--grid", "dtype=float32"]) == 0
+    ((_, recipe),) = launched[1]()
+    # the power of two that is nearest to 0.58 D^0.571 tokens, D being the tokens of the run
+    tokens = recipe["global_batch_size"] * 64
+    assert recipe["steps"] == 4 and 0.5**0.5 < 0.58 * (1e4 * tokens) ** 0.571 / tokens < 2**0.5
+
+
 def test_a_model_of_a_directory_has_its_own_vocabulary(tmp_path, launched):
     from stages.lib.huggingface import config_json
     from stages.lib.model.architectures import LlamaRecipe
@@ -161,6 +172,7 @@ MISTAKES = [
     (("--run", "wide", *SHARDED[2:]), "--run must be one of the runs of "),
     ((*SHARDED, "--output", "a.txt"), "--output must end in .json or .csv, got"),
 ]
+AUTO = {"seq_len": 8, "global_batch_size": "auto"}
 OPTIMIZER = {"corpus": "main", "model": MODEL, "pretrain": SIZES | {"optimizer": "adamw"}}
 LACKING = [
     ({"runs": {"tiny": {}}}, "must have pretrain or finetune"),
@@ -171,6 +183,11 @@ LACKING = [
     ({"runs": {"a": {"initial": None, "finetune": {}}}}, "runs.a.model is missing"),
     ({"runs": {"a": {"model": {"from": 1}, "pretrain": {}}}}, "config.json of runs.a must be named by its path"),
     ({"run": 1}, "must have runs"),
+    (CONFIG | {"runs": {"mine": {"corpus": "main", "model": MODEL, "pretrain": {}}}}, "of {path} must have seq_len"),
+    (
+        CONFIG | {"runs": {"mine": {"corpus": "main", "model": MODEL, "finetune": AUTO | {"epochs": 9}}}},
+        "runs.mine.finetune.global_batch_size must be a number without runs.mine.finetune.steps, got auto",
+    ),
     (CONFIG | {"runs": {"mine": OPTIMIZER}}, "optimizer of the run must be a mapping beside --grid"),
 ]
 
@@ -184,7 +201,7 @@ def test_a_mistake_or_a_config_without_what_a_step_needs_is_one_sentence(config,
         config.write_text(yaml.safe_dump(content))
         assert ablate.main([str(config), "--grid", "optimizer.name=adamw"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert sentence in line
+        assert sentence.format(path=config) in line
 
 
 TINY = {"model": MODEL, "vocab_size": 320, "steps": 2, "seq_len": 16, "global_batch_size": 4, "dtype": "float32"}

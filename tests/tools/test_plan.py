@@ -54,6 +54,23 @@ def test_a_batch_of_auto_is_the_step_laws_and_the_plan_names_it_beside_another(p
     assert planned()[1].count("the Step Law's batch, 0.58 x tokens^0.571, is 16 samples") == 1
 
 
+def test_a_batch_of_auto_requires_steps(planned):
+    tuning = {"epochs": 2, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": "auto"}
+    run = {"corpus": "main", "model": MODEL, "finetune": tuning}
+    code, _, _, error = planned(config=CONFIG | {"runs": {"tuned": run}})
+    expected = (
+        "plan: runs.tuned.finetune.global_batch_size must be a number without runs.tuned.finetune.steps, got auto"
+    )
+    assert code == 2 and error.startswith(expected)
+
+
+def test_steps_that_yaml_reads_as_text_are_numbers(planned):
+    keys = KEYS | {"steps": "1e3"}
+    code, _, figures, _ = planned(config=CONFIG | {"runs": {"base": CONFIG["runs"]["base"] | {"pretrain": keys}}})
+    assert code == 0 and figures["base"]["batch"]["steps"] == 1000
+    assert figures["base"]["disk"]["checkpoints"] == 2  # of the steps 500 and 1,000
+
+
 def test_parameters_flops_batch_time_and_disk_are_those_of_the_formulas(planned):
     given = ["--gpu", "A100-80GB", "--ranks", 2, "--mfu", 0.5, "--price", 2, "--limit", 1]
     code, text, figures, _ = planned(*given)

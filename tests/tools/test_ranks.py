@@ -44,7 +44,8 @@ def chosen(capfd, *words):
 @pytest.mark.parametrize(
     ("num_gpus", "keys", "expected"),
     [(0, {}, 2), (4, {}, 4), (3, {}, 2), (5, {"micro_batch_size": 8}, 1)]
-    + [(0, {"global_batch_size": 3, "micro_batch_size": 1}, 1)],
+    + [(0, {"global_batch_size": 3, "micro_batch_size": 1}, 1)]
+    + [(3, {"global_batch_size": "auto", "steps": 300, "seq_len": 256, "micro_batch_size": 1}, 2)],  # a batch of 2
 )
 def test_a_training_has_one_rank_per_gpu_two_without_any_and_no_more_than_divide_the_batch(
     machine, capfd, num_gpus, keys, expected

@@ -266,6 +266,15 @@ def test_a_batch_of_auto_is_a_number_from_the_steps_before_anything_reads_it(con
     }
 
 
+def test_a_batch_of_auto_requires_steps(config):
+    finetune = config["runs"]["statements"]["finetune"]
+    del finetune["steps"]
+    finetune |= {"epochs": 2, "global_batch_size": "auto"}
+    assert mistake_in(config).startswith(
+        "runs.statements.finetune.global_batch_size must be a number without runs.statements.finetune.steps, got auto"
+    )
+
+
 def test_conversations_need_a_template_of_the_run_or_of_the_model_before(config):
     runs, chats = config["runs"], {"weights": {"chats": 1}}
     config["sources"]["chats"] = {"kind": "chat", "paths": ["a.jsonl"]}

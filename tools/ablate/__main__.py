@@ -159,9 +159,6 @@ def run(arguments: argparse.Namespace) -> None:
     # the last key changes first
     cells: list[Cell] = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     measured = setting.read(arguments.config, arguments.run, arguments.vocab_size)
-    for key in ("seq_len", "global_batch_size"):
-        if key not in measured.training:
-            raise UserError(f"the run {measured.run} of {arguments.config} must have {key}")
     outcomes = []
     for number, cell in enumerate(cells, 1):
         outcome = measure(measured, cell, arguments)

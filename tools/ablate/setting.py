@@ -61,15 +61,19 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     stage = next((stage for stage in TRAINING if isinstance(recipe.get(stage), dict)), None)
     if stage is None:
         raise UserError(f"runs.{name} of {path} must have pretrain or finetune")
-    training = recipe[stage]
+    training, where = recipe[stage], f"runs.{name}.{stage}"
     all_keys = {*OF_THE_DATA, *OF_THE_STEP, *(field.name for field in dataclasses.fields(TrainRecipe))}
     for key in training:
         if key not in all_keys:
-            raise UserError(f"runs.{name}.{stage}.{key} must be omitted: the table does not measure its effect")
+            raise UserError(f"{where}.{key} must be omitted: the table does not measure its effect")
     model, own_size = model_of(config, name)
     size = vocab_size or own_size or tokenizer_size(config, name)
     if size is None:
         raise UserError(f"--vocab-size is missing: {path} does not have the vocab_size of run {name}")
+    for key in ("seq_len", "global_batch_size"):
+        if key not in training:
+            raise UserError(f"the run {name} of {path} must have {key}")
+    training = TrainRecipe.written_out(training, where)  # here, since a cell has fewer steps than the run
     of_step = {key: value for key, value in training.items() if key in OF_THE_STEP}
     # tuning keeps the samples of a row apart
     return Setting(name, model, size, of_step, training.get("document_mask", stage == "finetune"))

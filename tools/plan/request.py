@@ -20,6 +20,7 @@ from stages.lib import files, manifest
 from stages.lib.distributed import gpus
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json
+from stages.lib.recipe import Reader
 from stages.lib.training.settings.recipe import RANKS_WITHOUT_GPUS, ranks_that_fit
 from tools.plan import devices, subject
 from tools.plan.devices import Device
@@ -124,4 +125,6 @@ def read(name: str, run: Mapping[str, Any]) -> Asked | str:
     planned.check()
     corpus = Path(run["corpus"]) if "corpus" in run else None
     training = dict(run["keys"]) | {"global_batch_size": recipe.global_batch_size}  # it may have been auto
-    return Asked(name, run["stage"], planned, training, list(run.get("milestones", ())), corpus, hardware)
+    # YAML reads `1e3` as text
+    milestones = Reader().value(list[int], run.get("milestones", []), f"{where}.milestones", {"minimum": 1})
+    return Asked(name, run["stage"], planned, training, milestones, corpus, hardware)

@@ -25,7 +25,7 @@ class KeysReader(Reader):
     def make(self, recipe_type: type, keys: dict[str, Any], where: str) -> dict[str, Any]:
         """Return the keys. The check of a recipe as a whole is left to `tools.check`: it may read files."""
         if hasattr(recipe_type, "written_out") and not self.is_partial:
-            keys = recipe_type.written_out(keys)
+            keys = recipe_type.written_out(keys, where)
         fields = {field.name: (key, field) for key, field in fields_of(recipe_type).items()}
         return {
             fields[name][0]: value

@@ -40,10 +40,11 @@ class NorMuon(Muon):
         return torch.cat([direction, second.view(direction.dtype)], dim=1)
 
     def _function(self, whole: torch.Tensor) -> torch.Tensor:
-        columns = whole.shape[1] - self.exchange.more_columns
-        change = newton_schulz(whole[:, :columns], self.recipe.ns_steps).to(self._dtype)
-        second = whole[:, columns:].contiguous().view(self._dtype)
-        second = second.lerp(change.square().mean(dim=1, keepdim=True), 1 - self._beta2)
+        assert isinstance(self.recipe, NorMuonRecipe)
+        columns, dtype = whole.shape[1] - self.exchange.more_columns, self.param_groups[0]["params"][0].dtype
+        change = newton_schulz(whole[:, :columns], self.recipe.ns_steps).to(dtype)
+        second = whole[:, columns:].contiguous().view(dtype)
+        second = second.lerp(change.square().mean(dim=1, keepdim=True), 1 - self.recipe.beta2)
         even = change / second.sqrt().clamp(min=SMALLEST)
         even *= change.norm() / even.norm().clamp(min=SMALLEST)
         return torch.cat([even.to(whole.dtype), second.view(whole.dtype)], dim=1)
@@ -57,13 +58,3 @@ class NorMuon(Muon):
     def _second(self, matrix: Matrix) -> torch.Tensor:
         """Return this rank's rows of the second moments of a matrix."""
         return self.exchange.local(matrix, self.state[matrix.parameter][SECOND])
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        """The dtype of the second moments."""
-        return self.param_groups[0]["params"][0].dtype
-
-    @property
-    def _beta2(self) -> float:
-        assert isinstance(self.recipe, NorMuonRecipe)
-        return self.recipe.beta2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from stages.lib.errors import UserError
-from stages.lib.recipe import horizon, identity, operation
+from stages.lib.recipe import Reader, fields_of, hints_of, horizon, identity, operation
 from stages.lib.training.metrics.trackers import TrackerRecipe
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from stages.lib.training.optimizers.schedule import ScheduleRecipe
@@ -170,7 +170,7 @@ class TrainRecipe:
     global_batch_size: SamplesPerStep = identity(minimum=1)
     """Samples per step, over all ranks: micro_batch_size x ranks x gradient accumulation steps. auto: by the Step Law
     (arXiv 2503.04715), 0.58 x tokens of the run^0.571 tokens, as a power of two of samples; other steps may then give
-    another number, and so another model."""
+    another number, and so another model. It requires `steps`."""
 
     seed: int = identity(0, minimum=0)
     """Seed of the initial weights and of the order of the data."""
@@ -239,11 +239,24 @@ class TrainRecipe:
     """Experiment trackers that receive the metrics, beside metrics.jsonl."""
 
     @staticmethod
-    def written_out(keys: dict[str, Any]) -> dict[str, Any]:
-        """Return keys with the number that a batch size of `auto` stands for; with epochs it stays, and is refused."""
-        if keys.get("global_batch_size") != "auto" or not keys.get("steps"):
+    def written_out(keys: dict[str, Any], where: str) -> dict[str, Any]:
+        """Return the keys of a training, as read or as written, with a number in place of a batch size of `auto`.
+
+        `where`: their dotted key, for errors. Raises UserError if `steps` or `seq_len` is missing or not valid.
+        """
+        if keys.get("global_batch_size") != "auto":
             return keys
-        return keys | {"global_batch_size": auto_batch_size(keys["steps"], keys["seq_len"])}
+        if keys.get("steps") is None:
+            raise UserError(
+                f"{where}.global_batch_size must be a number without {where}.steps, got auto, which is computed from "
+                "steps; set a number of samples, or steps in place of epochs"
+            )
+        hints, fields = hints_of(TrainRecipe), fields_of(TrainRecipe)
+        steps, seq_len = (
+            Reader().value(hints[key], keys.get(key), f"{where}.{key}", fields[key].metadata)
+            for key in ("steps", "seq_len")
+        )
+        return keys | {"global_batch_size": auto_batch_size(steps, seq_len)}
 
     @property
     def objective(self) -> str:
