@@ -137,9 +137,9 @@ def hardware():
     return facts
 
 
-def commit():
-    """Return the abbreviated commit of this checkout, "+" if files differ from it; None outside a repository."""
-    command = ["git", "-C", HOME, "describe", "--always", "--exclude=*", "--dirty=+"]
+def commit(directory=HOME):
+    """Return the abbreviated commit of a checkout, "+" if files differ from it; None outside a repository."""
+    command = ["git", "-C", directory, "describe", "--always", "--exclude=*", "--dirty=+"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return done.stdout.strip() or None
 

@@ -1,4 +1,4 @@
-"""Bits per byte per CPU-second: the same text learned by ours, litgpt and transformers.
+"""Bits per byte per CPU-second: the same text learned by ours, litgpt, nanochat and transformers.
 
     make demo && python -m benchmarks.learning --peers-python ENV/bin/python
     python -m benchmarks.learning --systems caravan --cpu-seconds 10 --seeds 0   # a smoke test: ours alone
@@ -20,14 +20,18 @@ All systems train for the same CPU-seconds on the same tokens. The rules:
 - litgpt: `litgpt.pretrain` itself with its defaults, on a Llama of our sizes. Its warm-up of 2,000 steps is longer
   than such a training, which therefore ends at the peak of its learning rate.
 - transformers: `Trainer` with its defaults, on a `LlamaForCausalLM` of our sizes.
-- The default learning rates and warm-up are for large models: litgpt and transformers also train with each of
-  --learning-rates and our number of warm-up steps. The best mean over the seeds is a row of its own, "best of".
+- nanochat: the GPT and optimizer of --nanochat, a checkout of https://github.com/karpathy/nanochat (its package on PyPI
+  has the tokenizer alone), with the options and schedules of its scripts/base_train.py, which scale the learning rates
+  with the batch. Width, depth and vocabulary are ours; the untied head and the value embeddings are parameters more.
+- The default learning rates and warm-up are for large models: the peers also train with each of two higher rates (of
+  nanochat that of the matrices, the others in proportion) and our number of warm-up steps. The best mean over the seeds
+  is a row of its own, "best of".
 
-nanochat is not compared: it is no package (that of its name on PyPI has its tokenizer alone).
+The peers want an environment of their own, with the torch of this one. litgpt pins an older transformers than the one
+that is compared, so there are two commands:
 
-The peers want an environment of their own, with the torch of this one:
-
-    python -m venv ENV && ENV/bin/pip install torch==VERSION transformers==5.23.0 accelerate litgpt==0.5.13
+    python -m venv ENV && ENV/bin/pip install torch==VERSION accelerate litgpt==0.5.13
+    ENV/bin/pip install transformers==5.23.0
 
 A peer that is not installed is left out. A call that was cut off resumes with the training that it did not end.
 """
@@ -52,12 +56,13 @@ IMAGE = HOME / "docs/images/learning.svg"
 SYSTEMS = {
     "caravan": "it is part of this checkout",
     "litgpt": "pip install litgpt==0.5.13 in the environment of --peers-python",
+    "nanochat": "name a checkout with --nanochat",
     "transformers": "pip install transformers==5.23.0 accelerate in the environment of --peers-python",
 }
 """{system: how to get it}"""
 
-TUNED = ("litgpt", "transformers")
-"""The systems whose defaults are for large models."""
+TUNED = {"litgpt": (2e-3, 4e-3), "nanochat": (8e-3, 1.6e-2), "transformers": (2e-3, 4e-3)}
+"""{system whose defaults are for large models: its further learning rates}"""
 
 PACE_STEPS, PACE_EVERY = 40, 10
 """Steps of the training that measures the CPU-seconds per step, and how many of them do not count."""
@@ -260,6 +265,62 @@ def inspect_default(function, name):
     return inspect.signature(function).parameters[name].default
 
 
+NANOCHAT = {"unembedding_lr": 0.008, "embedding_lr": 0.3, "scalar_lr": 0.5, "matrix_lr": 0.02}
+"""Learning rates of nanochat at NANOCHAT_BATCH tokens per step: defaults of its scripts/base_train.py of 2026."""
+
+NANOCHAT_BATCH, NANOCHAT_DECAY, NANOCHAT_RATIO = 2**19, 0.28, 12
+"""Its batch of reference, weight decay, and tokens per parameter of blocks and head."""
+
+
+def nanochat(job, meter):
+    """Train the GPT of a checkout of nanochat by its optimizer and schedules."""
+    import torch
+
+    sys.path.insert(0, job["nanochat"])
+    from nanochat.gpt import GPT, GPTConfig
+
+    data, shape, steps = Data(job), job["shape"], job["steps"]
+    torch.manual_seed(job["seed"])
+    sizes = {"sequence_len": shape["length"], "vocab_size": shape["vocab_size"]}
+
+    def built(layers, width, heads):
+        config = GPTConfig(**sizes, n_layer=layers, n_embd=width, n_head=heads, n_kv_head=heads)
+        with torch.device("meta"):
+            model = GPT(config)
+        counts = model.num_scaling_params()
+        return model, NANOCHAT_RATIO * (counts["active_transformer_matrices"] + counts["lm_head"])
+
+    with contextlib.redirect_stdout(sys.stderr):
+        model, horizon = built(shape["layers"], shape["hidden"], shape["heads"])
+        _, horizon_of_reference = built(12, 768, 6)
+        model.to_empty(device="cpu")
+        model.init_weights()
+        batch = shape["batch"] * shape["length"] / NANOCHAT_BATCH
+        scale = batch**0.5 if job["learning_rate"] is None else job["learning_rate"] / NANOCHAT["matrix_lr"]
+        decay = NANOCHAT_DECAY * batch**0.5 * horizon_of_reference / horizon
+        rates = {name: rate * scale for name, rate in NANOCHAT.items()}
+        optimizer = model.setup_optimizer(**rates, weight_decay=decay)
+    warmup = 40 if job["learning_rate"] is None else job["warmup_steps"]
+    decaying = round(0.65 * steps)
+    meter.start()
+    for step in range(steps):
+        rows = data.rows(step * shape["batch"], shape["batch"])
+        model(rows[:, :-1].contiguous(), rows[:, 1:].contiguous()).backward()
+        left = min(1.0, (steps - step) / decaying)
+        rate = (step + 1) / warmup if step < warmup else left + (1 - left) * 0.05
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * rate
+            if group["kind"] == "muon":
+                momentum = 0.85 + (0.97 - 0.85) * step / 400 if step < 400 else 0.97 * left + 0.90 * (1 - left)
+                group |= {"momentum": momentum, "weight_decay": decay * 0.5 * (1 + math.cos(math.pi * step / steps))}
+        optimizer.step()
+        model.zero_grad(set_to_none=True)
+        if meter.is_due(step + 1):
+            with meter.paused():
+                meter.add(step + 1, data.score(model, model))
+    return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+
 def transformers(job, meter):
     """Train by transformers' Trainer."""
     import torch
@@ -324,7 +385,7 @@ def work(path):
     torch.set_num_threads(1)
     job = json.loads(path.read_text(encoding="utf-8"))
     meter = Meter(job)
-    train = {"caravan": caravan, "litgpt": litgpt, "transformers": transformers}
+    train = {"caravan": caravan, "litgpt": litgpt, "nanochat": nanochat, "transformers": transformers}
     facts = train[job["system"]](job, meter)
     meter.stop()
     print(json.dumps(facts | {"curve": meter.curve, "cpu_seconds": meter.used}), flush=True)
@@ -388,7 +449,7 @@ class Bench:
             job = {
                 **{"system": system, "learning_rate": learning_rate, "seed": seed, "steps": steps, "every": every},
                 **{"recipe": recipe, "corpus": str(arguments.corpus.resolve()), "directory": made, "data": str(data)},
-                **{"shape": shape, "validation_rows": validation_rows},
+                **{"shape": shape, "validation_rows": validation_rows, "nanochat": str(arguments.nanochat)},
                 "warmup_steps": recipe["schedule"]["warmup_steps"],
             }
             path = Path(made) / "job.json"
@@ -427,6 +488,8 @@ def available(arguments):
     for name in arguments.systems:
         if name == "caravan":
             is_there = True
+        elif name == "nanochat":
+            is_there = arguments.nanochat is not None
         else:
             wanted = ("transformers", "accelerate") if name == "transformers" else (name,)
             code = "import importlib.metadata, sys; [importlib.metadata.version(name) for name in sys.argv[1:]]"
@@ -506,7 +569,9 @@ def versions_of(arguments, systems):
     """Return the versions of the peers, as their environment has them."""
     found = {}
     for name in systems:
-        if name != "caravan":
+        if name == "nanochat":
+            found[name] = harness.commit(arguments.nanochat)
+        elif name != "caravan":
             code = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
             command = [arguments.peers_python, "-c", code, name]
             found[name] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -518,8 +583,9 @@ def main():
     parser = harness.training_parser_of(__doc__, "learning")
     parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=list(SYSTEMS))
     parser.add_argument("--peers-python", default=sys.executable, help="the Python of the environment with the peers")
+    parser.add_argument("--nanochat", type=Path, help="a checkout of nanochat (default: it is left out)")
     parser.add_argument("--cpu-seconds", type=float, default=30, help="of each training")
-    parser.add_argument("--learning-rates", type=float, nargs="*", default=[2e-3, 4e-3], help="for the best of")
+    parser.add_argument("--learning-rates", type=float, nargs="*", help="for the best of (default: two of each)")
     parser.add_argument("--points", type=int, default=6, help="of each curve")
     parser.add_argument("--verbose", action="store_true", help="show what the trainings print")
     parser.add_argument("--draw", action="store_true", help="train nothing: write the picture of --output's results")
@@ -534,7 +600,9 @@ def main():
         return
     systems, runs = available(arguments), []
     settings = [
-        (system, rate) for system in systems for rate in (None, *(arguments.learning_rates * (system in TUNED)))
+        (system, rate)
+        for system in systems
+        for rate in (None, *((arguments.learning_rates or TUNED[system]) if system in TUNED else ()))
     ]
     ended = harness.EndedRuns(arguments.output)
     recipe = harness.recipe_of(arguments, arguments.seeds[0], 100, 100, arguments.validation_tokens)
@@ -554,7 +622,6 @@ def main():
         "cpu_seconds": arguments.cpu_seconds,
         "peers": versions_of(arguments, systems),
         "recipe": recipe,
-        "learning_rates": arguments.learning_rates,
         "summary": rows,
         "runs": runs,
     }
