@@ -43,7 +43,11 @@ def _problems(inputs: ReportInputs) -> list[Block]:
 
 def _runs(inputs: ReportInputs, table: ScoreTable) -> Table:
     titles = ["run", *table.titles(), "trained on", "tokens", "parameters", "code"]
-    rows = [[Cell(text=name, strong=True), *table.cells(name), *_facts(inputs, name)] for name in inputs.results.runs()]
+    means = {name: f"means of {count} milestones" for name, count in inputs.averages.items()}
+    rows = [
+        [Cell(text=name, strong=True, note=means.get(name, "")), *table.cells(name), *_facts(inputs, name)]
+        for name in inputs.results.runs()
+    ]
     rows += [[name, *cells, "", "", "", ""] for name, cells in table.reference_rows()]
     caption = (
         f"Scores of the last milestone of each run \u00b1 standard error; the best run of a column is bold. {HIGHER}: "
@@ -51,7 +55,6 @@ def _runs(inputs: ReportInputs, table: ScoreTable) -> Table:
     )
     caption += f" {BITS}" if any(metric == BITS_OF_ANSWER for _, metric in table.columns) else ""
     caption += f" {table.further} further tasks stand under Scores." if table.further else ""
-    caption += f" {inputs.on_averages()}" if inputs.averages else ""
     return Table(titles=titles, rows=rows, caption=caption, numeric=range(1, 1 + len(table.columns)))
 
 
