@@ -339,7 +339,8 @@ QUOTES = {
         "{optimizers.equal_steps.muon.loss_bits_per_byte:.3f}, Muon; "
         "{optimizers.equal_steps.adamw.loss_bits_per_byte:.3f}, AdamW ",
         f"| what {{learning.cpu_seconds:.0f}} CPU-seconds of training reach on the demo's text, bits per byte "
-        f"| {_learned('caravan')} | {_learned('litgpt, best of 2')}, litgpt {{learning.peers.litgpt}}; "
+        f"| {_learned('caravan')} | {_learned('nanochat, best of 2')}, nanochat; "
+        f"{_learned('litgpt, best of 2')}, litgpt {{learning.peers.litgpt}}; "
         f"{_learned('transformers, best of 2')}, Trainer of transformers {{learning.peers.transformers}} ",
         "| scoring the demo's model, CPU-seconds | {evaluate.ratio.cpu_seconds:.2f} x | "
         "the command line of lm-evaluation-harness {evaluate.versions.lm_eval} |",
@@ -373,7 +374,14 @@ QUOTES = {
             f"{{{of}.loss_bits_per_byte:.3f}} |"
             for system, of in (
                 (system, f"learning.summary.{system}")
-                for system in (*("caravan", "litgpt", "litgpt, best of 2", "transformers", "transformers, best of 2"),)
+                for system in (
+                    "caravan",
+                    *(
+                        f"{peer}{best}"
+                        for peer in ("litgpt", "nanochat", "transformers")
+                        for best in ("", ", best of 2")
+                    ),
+                )
             )
         ),
         "(`--processes 2`, {ladder.cpu_seconds:,} CPU-seconds of an {ladder.processor}; sizes",

@@ -8,14 +8,14 @@ While the learning rate is high, the mean of neighbouring checkpoints is better 
 Each tensor is averaged in float64 and rounded once to its dtype; of a run with LoRA these are the weights with the
 adapters added. The checkpoint lies in DIR/checkpoints, and has no state of an optimizer. The manifest is that of the
 last milestone with this stage's recipe beside the training's, so that data and curves of the model's card are those of
-the training. The model is held in memory once.
+the training. Memory does not grow with the number of layers: one tensor is computed at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,27 +61,35 @@ def read_models(paths: Sequence[Path], recipe: AverageWeightsRecipe) -> list[Mod
     return models
 
 
-def mean_weights(checkpoints: Sequence[Path], base: Path | None) -> dict[str, torch.Tensor]:
-    """Return {FMS key: mean of the tensor over checkpoints of one model}, in the dtype of the checkpoints."""
+def mean_weights(
+    checkpoints: Sequence[Path], base: Path | None
+) -> tuple[dict[str, torch.Tensor], Callable[[str], torch.Tensor]]:
+    """Return {FMS key: tensor on the meta device} of the mean of checkpoints of one model, and a function that computes
+    the tensor of a key, in the dtype of the checkpoints."""
     import torch
 
     from stages.lib.checkpoints import find_model
     from stages.lib.model import key_table
+    from stages.lib.model.key_table import Weight
 
     found = find_model.find(checkpoints[-1], base=base)
-    readers = [find_model.read_weights(checkpoint, True, base)[0] for checkpoint in checkpoints]
-    means: dict[str, torch.Tensor] = {}
     table = key_table.build(found.model_config, found.vocab_size)
-    for key, weight in table.by_key.items():  # a tied head has the embedding
-        if weight.key not in means:
-            tensors = (read([weight.key])[weight.key] for read in readers)
-            first = next(tensors)
-            total = first.to(torch.float64, copy=True)
-            for tensor in tensors:
-                total += tensor
-            means[weight.key] = (total / len(readers)).to(first.dtype)
-        means[key] = means[weight.key]
-    return means
+    readers = [find_model.read_weights(checkpoint, True, base)[0] for checkpoint in checkpoints]
+
+    def compute(key: str) -> torch.Tensor:
+        name = table.by_key[key].key  # a tied head has the embedding
+        tensors = (read([name])[name] for read in readers)
+        first = next(tensors)
+        total = first.to(torch.float64, copy=True)
+        for tensor in tensors:
+            total += tensor
+        return (total / len(readers)).to(first.dtype)
+
+    def described(weight: Weight) -> torch.Tensor:
+        dtype = readers[-1]([weight.key])[weight.key].dtype
+        return torch.empty(weight.shape, dtype=dtype, device="meta")
+
+    return {key: described(weight) for key, weight in table.by_key.items()}, compute
 
 
 def run(arguments: argparse.Namespace, recipe: AverageWeightsRecipe) -> None:
@@ -104,8 +112,9 @@ def run(arguments: argparse.Namespace, recipe: AverageWeightsRecipe) -> None:
     facts["averaged"] = digests
     checkpoint = directory_of(arguments.directory, last.identity["step"])
     clear_leftovers(arguments.directory)
+    tensors, compute = mean_weights(checkpoints, arguments.base)
     with process_group():
-        dcp.save(checkpoint, {"model": mean_weights(checkpoints, arguments.base)}, facts)
+        dcp.save(checkpoint, {"model": tensors}, facts, compute=lambda key: compute(key.removeprefix("model.")))
     logger.info("mean of the steps %s", ", ".join(name.lstrip("0") for name in digests))
     relative = os.path.relpath(checkpoint, home)
     outputs = read_commit(checkpoint)["files"] | {COMMIT: manifest.describe(checkpoint / COMMIT)}

@@ -107,14 +107,16 @@ def save(
     facts: Mapping[str, Any],
     lease: Lease | None = None,
     group: dist.ProcessGroup | None = None,
+    compute: Callable[[str], torch.Tensor] | None = None,
 ) -> None:
     """Write a checkpoint; all ranks call it together.
 
-    `tensors`: nested dictionary of tensors and DTensors. `facts`: the keys of commit.json beside the files. `lease` is
-    checked before the first change, and before the checkpoint takes its place, on the rank that has one. `group`: a
-    gloo group for the ranks' communication while the training uses the default group. When it returns, the checkpoint
-    is on the disk; if it raises (UserError on all ranks for a full or failing disk), `directory` is as it was. Needs a
-    process group, if only of one rank.
+    `tensors`: nested dictionary of tensors and DTensors; with `compute` they may be on the meta device, and the tensor
+    of a full key (`model.head.weight`) is computed when it is written, so that one is in memory at a time. `facts`:
+    the keys of commit.json beside the files. `lease` is checked before the first change, and before the checkpoint
+    takes its place, on the rank that has one. `group`: a gloo group for the ranks' communication while the training
+    uses the default group. When it returns, the checkpoint is on the disk; if it raises (UserError on all ranks for a
+    full or failing disk), `directory` is as it was. Needs a process group, if only of one rank.
     """
     directory = Path(directory)
     making, is_first = collectives.all_gather_object(directory_beside(directory), group)[0], dist.get_rank() == 0
@@ -127,7 +129,8 @@ def save(
                 making.mkdir(parents=True)
         writer = _HashingDiskWriter(making)
         with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
-            dcp.save(tensors, storage_writer=writer, process_group=group)
+            planner = None if compute is None else _ComputingPlanner(compute)
+            dcp.save(tensors, storage_writer=writer, planner=planner, process_group=group)
         gathered = collectives.all_gather_object(writer.fs.described, group)
         with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
             if is_first:
@@ -279,6 +282,17 @@ class _HashingDiskWriter(dcp.FileSystemWriter):
     def storage_meta(self) -> None:
         """None: DCP would write the path and a random id, and equal trainings must write equal bytes."""
         return None
+
+
+class _ComputingPlanner(dcp.DefaultSavePlanner):
+    """DCP's planner of a save, which computes each tensor when it is written."""
+
+    def __init__(self, compute: Callable[[str], torch.Tensor]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
+        return self.compute(index.fqn)
 
 
 class _Reader(dcp.FileSystemReader):

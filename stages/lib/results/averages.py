@@ -100,9 +100,10 @@ def _mean_of(evaluations: Sequence[EvaluationManifest], suite: str) -> AveragedE
     for task, metrics in last.identity["results"].items():
         log = sample_logs.read_logs(mean, suite, task, is_required=False)
         for metric in metrics:
-            scores = [one.identity["results"].get(task, {}).get(metric) for one in evaluations]
-            if known := [score for score in scores if score is not None] if None not in scores else []:
-                results.setdefault(task, {})[metric] = _score(known, metric, log)
+            of_all = [one.identity["results"].get(task, {}).get(metric) for one in evaluations]
+            scores = [score for score in of_all if score is not None]
+            if len(scores) == len(evaluations):
+                results.setdefault(task, {})[metric] = _score(scores, metric, log)
     identity: EvaluationIdentity = {**last.identity, "results": results}
     return dataclasses.replace(mean, identity=identity)
 
