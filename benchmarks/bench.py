@@ -6,7 +6,7 @@
 Each benchmark measures ours and its peers in turns, and keeps its raw results in benchmarks/results. The figures are
 written into the pages, as by `python -m benchmarks.figures`, and their table is printed. A benchmark that fails is
 named, and does not stop the others; the exit code is then 1. Peers that are not installed are left out.
-`benchmarks.ladder`, `benchmarks.optimizers` and `benchmarks.learning` train for an hour each and stand by themselves.
+`ladder`, `ladder_past_plateau`, `optimizers` and `learning` train for an hour or more each and stand by themselves.
 """
 
 import argparse

@@ -44,7 +44,7 @@ def test_run_is_snakemake_with_this_checkouts_snakefile(words, expected):
 def test_other_words_are_tools_and_stages_and_none_shows_all(capsys):
     assert caravan.command_of(["status", "--results", "x"])[1:] == ["-m", "tools.status", "--results", "x"]
     assert caravan.main([]) == 0
-    assert "Commands: run, ablate, check, " in capsys.readouterr().out
+    assert "Commands: run, ablate, average_weights, check, " in capsys.readouterr().out
     assert caravan.command_of(["pretrain"])[1:] == ["-m", "stages.pretrain"]
     names = {path.stem for folder in ("tools", "stages") for path in (HOME / folder).glob("[!_]*.py")}
     names |= {path.parent.name for path in (HOME / "tools").glob("*/__main__.py")}
