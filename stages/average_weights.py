@@ -111,6 +111,10 @@ def run(arguments: argparse.Namespace, recipe: AverageWeightsRecipe) -> None:
     facts = {key: value for key, value in commits[-1].items() if key not in ("format", "files", "adapter")}
     facts["averaged"] = digests
     checkpoint = directory_of(arguments.directory, last.identity["step"])
+    if checkpoint.resolve() in [one.resolve() for one in checkpoints]:
+        raise UserError(f"--directory {arguments.directory} has a milestone that is averaged; name another directory")
+    if arguments.output.resolve() in [path.resolve() for path in arguments.models]:
+        raise UserError(f"--output {arguments.output} is one of --models; name another file")
     clear_leftovers(arguments.directory)
     tensors, compute = mean_weights(checkpoints, arguments.base)
     with process_group():

@@ -109,8 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
     missing = results.missing(expected)
     for name in missing:
         logger.warning("missing: %s", name)
-    counts = {name: run["average"] for name, run in expected.get("runs", {}).items() if run.get("average")}
-    with_means, not_averaged = averages.of_last_milestones(results, counts)
+    with_means, not_averaged = averages.of_last_milestones(results, expected.get("runs", {}))
     rows, references = score_rows(results), reference_rows(results)
     last_rows = rows if with_means is results else score_rows(with_means)
     before = tokens_before(results)

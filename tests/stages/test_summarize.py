@@ -51,7 +51,8 @@ def test_tables_have_the_means_over_the_last_milestones_and_the_csv_has_both(res
     ]
     text = (results / "summary.txt").read_text()
     assert re.search(r"300 +76,800 +2.500 +0.450 .*\n +mean of 2 +2.750 +0.400", text)
-    assert "accuracy 0.400 +- 0.030, 5.0 standard errors above chance (0.25)" in text
+    assert "bits_per_byte_code fell from 3.000 to 2.500" in text
+    assert re.search(r"mean of 2, next_line .*accuracy 0.400 \+- 0.030, 5.0 standard errors above chance", text)
     assert "means of 2 milestones" in (results / "card.html").read_text()
 
 
@@ -60,9 +61,24 @@ def test_a_run_with_too_few_scored_milestones_is_not_averaged_and_a_warning_says
     expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}}
     assert summarize.main(options_of(results, expect)) == 0
     text = (results / "summary.txt").read_text()
-    sentence = "run base cannot be averaged over 2 milestones up to step 300: the suite validation scored the steps 300"
+    sentence = (
+        "run base is not averaged at step 300: the suite validation must have scores of 2 milestones up to there, and "
+        "has 300"
+    )
     assert f"Warnings:\n  {sentence}\n" in text
     assert "mean of" not in text
+
+
+def test_scores_of_a_suite_of_a_tuned_run_do_not_hinder_the_means_of_the_others(results, lines):
+    evaluation = results / "runs/base/eval/00000300/validation.json"
+    other = evaluation.with_name("statements.json")
+    other.write_bytes(evaluation.read_bytes())
+    rewrite(other, suite="statements", results={"completion_bits": {"bits_per_byte": {"value": 3.5, "stderr": None}}})
+    argv = options_of(results, {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}})
+    argv.insert(argv.index("--evaluations") + 1, str(other))
+    assert summarize.main(argv) == 0
+    text = (results / "summary.txt").read_text()
+    assert re.search(r"mean of 2 +2.750 +0.400", text) and "Warnings" not in text
 
 
 @pytest.mark.parametrize(

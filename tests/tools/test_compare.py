@@ -204,12 +204,11 @@ def test_averaged_milestones_are_paired_by_the_mean_of_each_document(tmp_path, c
     single = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
     assert float(single["difference"]) == pytest.approx(np.mean(right["wide"][2]) - np.mean(right["base"][2]))
     capsys.readouterr()
-    assert "Scores are means over the last 2 milestones" in printed(
-        tmp_path, capsys, "base:200", "wide:300", "--average", 2
-    )
+    text = printed(tmp_path, capsys, "base:200", "wide:300", "--average", 2)
+    assert "Scores are means over 2 milestones up to each step." in text
     assert refused(tmp_path, capsys, "base:200", "wide", "--average", 3) == (
-        "compare: run base cannot be averaged over 3 milestones up to step 200: the suite cheap scored the steps "
-        "100, 200"
+        "compare: run base is not averaged at step 200: the suite cheap must have scores of 3 milestones up to there, "
+        "and has 100, 200"
     )
     assert refused(tmp_path, capsys, "base", "wide", "--average", 1) == "compare: --average must be at least 2, got 1"
 

@@ -154,6 +154,19 @@ def test_a_mistake_is_one_sentence(config, key, value, words):
     assert mistake_in(config).startswith(words if words[0].isalpha() else start + words)
 
 
+def test_what_averaged_weights_do_not_have_is_refused_in_runs_and_sweeps_of_them(config):
+    base = config["runs"]["base"]
+    config["runs"]["mean"] = MEAN | {"initial": {"run": "base", "step": base["pretrain"]["milestones"][-1]}}
+    further = base | {"initial": {"run": "mean", "step": base["pretrain"]["milestones"][-1]}}
+    further["pretrain"] = base["pretrain"] | {"initial": RESET | {"optimizer": "keep"}}
+    config["runs"]["further"] = further
+    assert mistake_in(config).startswith("runs.further.pretrain.initial.optimizer must be reset for averaged weights")
+    further["pretrain"]["initial"] = RESET
+    checked(config)
+    config["sweeps"] = {"seeds": {"base": "mean", "grid": {"seed": [0, 1]}}}
+    assert mistake_in(config).startswith("sweeps.seeds.grid.seed must be omitted: averaged weights have that of their")
+
+
 def mistake_in(config):
     """The sentence with which a config is refused."""
     with pytest.raises(UserError) as raised:

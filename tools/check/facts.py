@@ -108,6 +108,13 @@ def _records(recipe: SourceRecipe, place: sampling.Place, every_name: list[str])
 def facts_of(parts: Mapping[str, Mapping[str, Any]], recipes: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return {"runs": lines, "sources": lines}. `parts`, `recipes`: parts of the plan, and their recipes, by key."""
     runs = [_run(where, parts[where], recipe) for where, recipe in recipes.items() if parts[where]["stage"] in TRAINING]
+    for where, part in parts.items():
+        if "averaged" in part and where in recipes:
+            name, initial = where.removeprefix("runs.").rpartition(".")[0], part["averaged"]
+            runs.append(
+                f"run {name}: the mean of the weights of the last {recipes[where].num_milestones} milestones of run "
+                f"{initial['run']} up to {initial['step']}"
+            )
     sources = [_source(where, recipe) for where, recipe in recipes.items() if parts[where]["stage"] == "list"]
     return {"runs": runs, "sources": sources}
 

@@ -35,7 +35,7 @@ def compare(directory: Path, texts: Sequence[str], average: int | None = None) -
     Raises UserError if one does not exist, or a manifest or log is damaged.
     """
     results, keys = models.find(directory, texts)
-    scores = results if average is None else models.with_means(results, keys, average)
+    scores, problems = (results, []) if average is None else models.with_means(results, keys, average)
     compared = [models.compared(scores, key) for key in keys]
     reference, *others = compared
     known = differences.Differences(scores)
@@ -45,7 +45,7 @@ def compare(directory: Path, texts: Sequence[str], average: int | None = None) -
         rows, notes = differences.compare(reference.evaluations, other.evaluations, replicas, thorough=True)
         at = {"run": other.run, "step": other.step, "tokens": other.tokens}
         notes = [*models.notes(reference, other), *notes, *models.notes_on_seeds(rows)]
-        notes += [] if average is None else [f"Scores are means over the last {average} milestones up to each step."]
+        notes += [] if average is None else [f"Scores are means over {average} milestones up to each step.", *problems]
         pairs.append(Pair(reference=reference.name, other=other.name, at=at, differences=rows, notes=notes))
     before, points = tokens_before(results), []
     named = {model.run for model in compared}

@@ -71,11 +71,18 @@ def find(directory: Path, texts: Sequence[str]) -> tuple[Results, list[ModelKey]
     return results, keys
 
 
-def with_means(results: Results, keys: Sequence[ModelKey], count: int) -> Results:
-    """Return results in which the scores of some models, and of their replicas, are means over `count` milestones."""
+def with_means(results: Results, keys: Sequence[ModelKey], count: int) -> tuple[Results, list[str]]:
+    """Return results in which the scores of some models, and of their replicas, are means over `count` milestones, and
+    sentences on the suites of which they are not.
+
+    Raises UserError if a model has no mean.
+    """
     same, scored = replicas_of(results.models), {(run, step) for run, step, _ in results.evaluations}
     every = {other for key in keys for other in same[key] if other in scored}
-    return averages.averaged(results, dict.fromkeys(sorted(every), count))
+    means, problems = averages.averaged(results, dict.fromkeys(sorted(every), count))
+    if problems and any(averages.counts_of(means).get(run) is None for run, _ in every):
+        raise UserError(problems[0])
+    return means, problems
 
 
 def _replicas(directory: Path, runs: Collection[str]) -> set[str]:

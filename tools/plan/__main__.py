@@ -22,7 +22,7 @@ from typing import Any
 
 from stages.lib import files, stage
 from stages.lib.errors import UserError
-from stages.lib.manifest import PLAN_FORMAT, TRAINING
+from stages.lib.manifest import AVERAGE, PLAN_FORMAT, TRAINING
 from tools.ablate import setting
 from tools.plan import estimate, fit, plan_text, refusal, request
 from tools.plan.request import Asked
@@ -53,6 +53,8 @@ def runs_of(path: Path, only: str | None, vocab_size: int | None, results: Path)
     for name in [only] if only else runs:
         run = runs[name]
         stage = next((stage for stage in TRAINING if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
+        if stage is None and isinstance(run, dict) and AVERAGE in run:  # nothing is trained
+            continue
         if stage is None:
             raise UserError(
                 f"runs.{name} must have pretrain or finetune to be read without the workflow; "

@@ -68,6 +68,10 @@ def seconds_of(text: str) -> float:
 def print_run(home: Path, directories: Sequence[Path]) -> None:
     """Print the state of each run directory of a run, then the scores of its milestones."""
     models = [model for path in sorted(home.glob("models/*.json")) if (model := _read(path, *manifest.MODELS))]
+    for model in models:
+        if model.stage == manifest.AVERAGE:
+            steps = ", ".join(f"{int(step):,}" for step in model.identity.get("models", ()))
+            print(f"{home.name} in {model.path}: the mean of the weights at the steps {steps} of another run")
     for directory in directories:
         own = [model for model in models if _run_directory_name(model) == directory.name]
         note = "" if own else " (no milestone yet)"

@@ -133,7 +133,9 @@ def _scores(
         titles = ["step", "tokens", *shown]
         lines += Table(titles=titles, rows=body, numeric=range(len(titles))).text()
     for name, of_task in shown.items():
-        lines += _sentence(name, tasks[name], [*of_task[:-1], of_last[name]], references)
+        is_mean = averaged and tasks[name].chance is not None
+        title, of_title = (f"mean of {averaged}, {name}", [of_last[name]]) if is_mean else (name, of_task)
+        lines += _sentence(title, tasks[name], of_title, references)
     if others := sorted({row["task"] for row in rows} - set(shown) - compared):
         lines.append(f"  other tasks ({len(others)}): {', '.join(others[:OTHERS])}" + ", ..." * (len(others) > OTHERS))
     return lines

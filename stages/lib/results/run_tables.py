@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from stages.lib.manifest import ModelManifest, trained_by
+from stages.lib.manifest import AVERAGE, ModelManifest, trained_by
 from stages.lib.results.manifests import Results, name_of_model
 from stages.lib.results.scores import ScoreRow, columns_of, lower_is_better
 
@@ -34,7 +34,9 @@ def recipes_of(results: Results, expected: Mapping[str, Any]) -> dict[str, tuple
 
 
 def _recipe(model: ModelManifest, run: Mapping[str, Any]) -> Recipe:
-    steps = model.record.get("horizon", {}).get("steps") or model.identity["step"]
+    steps = model.record.get("horizon", {}).get("steps")
+    if steps is None or model.stage == AVERAGE:  # the training may go on after the last milestone of a mean
+        steps = model.identity["step"]
     corpus = run.get("corpus") or model.identity.get("corpus", "")[:DIGITS]
     more = {"steps": steps, "corpus": corpus, "initial": name_of_model(model.record.get("initial"))}
     return flat(model.identity["recipe"]) | more

@@ -29,6 +29,8 @@ def recipes_to_check():
         part = {"stage": stage, "keys": keys}
         if stage in TRAINING:
             part["milestones"] = of_milestones(MODEL, name)
+        else:
+            part["averaged"] = run["initial"]
         if "model" in run:
             part["model"] = run["model"]
         if stage == "finetune":

@@ -14,7 +14,7 @@ def all_corpora(wildcards):
 def runs_of_all():
     """Return the names of the runs that `all` scores; tuned runs only if the config sets `tune`, and no ladder's.
 
-    Averaged weights are scored with the runs that they are the means of.
+    Averaged weights are scored if the runs that they are the means of are.
     """
     without = {*LADDER_RUNS, *([] if CONFIG.get("tune") else TUNED_RUNS)}
     without |= {name for name in AVERAGED_RUNS if CONFIG["runs"][name]["initial"]["run"] in without}
@@ -76,10 +76,11 @@ def all_contamination(wildcards):
 
 
 def all_tuned(wildcards):
-    """Manifests of all evaluations of tuned runs. WorkflowError if there are none."""
+    """Manifests of all evaluations of tuned runs, and of their means. WorkflowError if there are none."""
     if not TUNED_RUNS:
         raise WorkflowError("the config has no tuned run (a run with finetune in place of pretrain)")
-    return list(dict.fromkeys(path for run in TUNED_RUNS for path in evaluations_of(run)))
+    means = [name for name in AVERAGED_RUNS if CONFIG["runs"][name]["initial"]["run"] in TUNED_RUNS]
+    return list(dict.fromkeys(path for run in [*TUNED_RUNS, *means] for path in evaluations_of(run)))
 
 
 TARGETS = {

@@ -219,6 +219,11 @@ def _check_length(where: str, run: Config) -> None:
 def _check_pretrained(config: Config, where: str, run: Config) -> None:
     if "config" in run.get("initial", {}):
         raise UserError(f"{where}.initial.config must be omitted: a run with pretrain has the config in model")
+    before = config["runs"].get(run.get("initial", {}).get("run"), {})
+    if AVERAGE in before and (run["pretrain"].get("initial") or {}).get("optimizer") == "keep":
+        raise UserError(
+            f"{where}.pretrain.initial.optimizer must be reset for averaged weights, which have none, got keep"
+        )
     if ("initial" in run) != (run["pretrain"].get("initial") is not None):
         missing, other = f"{where}.pretrain.initial", f"{where}.initial"
         if "initial" not in run:
@@ -262,6 +267,8 @@ def _check_averaged(config: Config, where: str, run: Config) -> None:
     for key in ("corpus", "model"):
         if key in run:
             raise UserError(f"{where}.{key} must be omitted: averaged weights have the {key} of their initial run")
+    if "config" in initial:
+        raise UserError(f"{where}.initial.config must be omitted: {where}.initial.run has its config")
     if "step" not in initial:
         found = next(key for key in ("sweep", "path") if key in initial)
         raise UserError(f"{where}.initial must have run and step beside average_weights, got {found}")

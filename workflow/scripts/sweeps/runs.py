@@ -204,6 +204,8 @@ def runs_of(name: str, sweep: Keys, runs: Mapping[str, Any]) -> dict[str, Keys]:
     """Return the runs of a sweep, each as its differences `from` the base. Raises UserError."""
     base = known_run(f"sweeps.{name}.base", sweep["base"], runs)
     trained_by = _trained_by(base, runs)
+    if trained_by == AVERAGE and SEED in sweep["grid"]:
+        raise UserError(f"sweeps.{name}.grid.{SEED} must be omitted: averaged weights have that of their initial run")
     made = {}
     for run, values in members(name, sweep).items():
         if run in runs:
