@@ -283,7 +283,7 @@ def _identified(model):
 
 def _learned(system):
     """Return the loss of a system after equal CPU-seconds."""
-    return f"{{learning.summary.{system}.loss_bits_per_byte:.2f}}"
+    return f"{{learning.summary.{system}.at_budget:.2f}}"
 
 
 def _infilled(measure):
@@ -315,8 +315,8 @@ QUOTES = {
         "{workflow.hardware.vectors}, and ends with:",
         "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, "
         "{workflow.hardware.vectors}) |",
-        "All measured on 2 CPU cores of an {README.processors} (LoRA, near duplicates, filters and the search "
-        "for contaminated items: {README.other_processors}), beside",
+        "All measured on 2 CPU cores of an {README.processors} (LoRA, near duplicates, filters, the search "
+        "for contaminated items and what is learned: {README.other_processors}), beside",
         "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "
         "{train_cpu.ratios.transformers.tokens_per_second:.2f} x; {train_cpu.ratios.transformers.peak_mb:.2f} x the "
         "memory | transformers {train_cpu.versions.transformers} |",
@@ -371,7 +371,7 @@ QUOTES = {
         "`learning`, with one thread on an {learning.processor}; {learning.cpu_seconds:.0f} CPU-seconds per training ",
         *(
             f"| {system} | {{{of}.steps}} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
-            f"{{{of}.loss_bits_per_byte:.3f}} |"
+            f"{{{of}.loss_bits_per_byte:.3f}} | {{{of}.cpu_seconds:.1f}} | {{{of}.at_budget:.3f}} |"
             for system, of in (
                 (system, f"learning.summary.{system}")
                 for system in (
@@ -472,8 +472,8 @@ def pages():
     found = facts()
     processors = lambda *names: " and ".join(dict.fromkeys(found[name].processor for name in names))  # noqa: E731
     found["README"] = SimpleNamespace(
-        processors=processors("train_cpu", "tokenize", "loader", "evaluate", "optimizers", "learning"),
-        other_processors=processors("lora", "contamination", "near_duplicates", "filters"),
+        processors=processors("train_cpu", "tokenize", "loader", "evaluate", "optimizers"),
+        other_processors=processors("lora", "contamination", "near_duplicates", "filters", "learning"),
     )
     texts = {page: (HOME / page).read_text(encoding="utf-8") for page in (README, PAGE)}
     before, _, rest = texts[PAGE].partition(BEGIN)

@@ -13,8 +13,8 @@ All systems train for the same CPU-seconds on the same tokens. The rules:
 - Budget: user and system seconds of the process and the children that it waited for, from the first step. Imports,
   building the model, validation and our checkpoints do not count. One thread, float32, without torch.compile for all.
   A peer's own logging counts, and so do our metrics and the reading of our shards.
-- Steps: a short training beforehand gives the CPU-seconds per step, and the budget the steps of the schedule.
-  What was really used is recorded.
+- Steps: a short training beforehand gives the CPU-seconds per step, and the budget the steps of the schedule. What was
+  really used is recorded; where it is more, the loss at the budget is that of the curve.
 - Tokens per step: ours for all.
 - caravan: the stage `pretrain` with model and recipe of the run `base` in config/config.yaml.
 - litgpt: `litgpt.pretrain` itself with its defaults, on a Llama of our sizes. Its warm-up of 2,000 steps is longer
@@ -502,8 +502,18 @@ def available(arguments):
     return names
 
 
-def summary(runs):
-    """Return {row: {"learning_rate", "loss_bits_per_byte", "seeds", ...}}: the defaults, and the best of the others."""
+def at(cpu_seconds, curve):
+    """Return the loss of a curve [[CPU-seconds, loss], ...] at a time, its last one if it ended before."""
+    import numpy as np
+
+    return float(np.interp(cpu_seconds, *zip(*curve, strict=True)))
+
+
+def summary(runs, budget):
+    """Return {row: {"learning_rate", "loss_bits_per_byte", "at_budget", ...}}: the defaults, and the best of the others.
+
+    `budget`: CPU-seconds. A training may have used more; the loss at the budget is that of the curve.
+    """
     by_setting, rows = {}, {}
     for run in runs:
         by_setting.setdefault((run["system"], run["learning_rate"]), []).append(run)
@@ -530,6 +540,7 @@ def summary(runs):
                     for points in zip(*(run["curve"] for run in by_setting[setting]), strict=True)
                 ],
             }
+            rows[row]["at_budget"] = at(budget, rows[row]["curve"])
     return rows
 
 
@@ -615,9 +626,9 @@ def main():
             named = system if rate is None else f"{system} at {rate:g}"
             print(f"{named} seed {seed}: {run['loss_bits_per_byte']:.4f} bits per byte after {run['steps']} steps, "
                   f"{run['cpu_seconds']:.1f} CPU-seconds", flush=True)  # fmt: skip
-    rows = summary(runs)
+    rows = summary(runs, arguments.cpu_seconds)
     for name, of in rows.items():
-        print(f"{name:28} {of['loss_bits_per_byte']:.4f} bits per byte")
+        print(f"{name:28} {of['at_budget']:.4f} bits per byte after {arguments.cpu_seconds:g} CPU-seconds")
     figures = {
         "cpu_seconds": arguments.cpu_seconds,
         "peers": versions_of(arguments, systems),

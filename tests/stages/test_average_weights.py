@@ -106,12 +106,10 @@ def test_models_that_are_no_milestones_of_one_run_or_changed_are_refused(made, b
     (train,) = (copied / "train").iterdir()
     models, before = [milestone(copied, step) for step in (6, BASE_STEPS)], tensors_of(next(train.glob("*/*8")))
     words = ["--models", *models, "--recipe", '{"num_milestones": 2}', "--log", tmp_path / "log"]
+    elsewhere, taken = tmp_path / "elsewhere", f"--directory {train} has a milestone that is averaged"
     for more, sentence in (
-        (
-            ["--directory", train, "--output", tmp_path / "1.json"],
-            f"--directory {train} has a milestone that is averaged",
-        ),
-        (["--directory", tmp_path / "a", "--output", models[0]], f"--output {models[0]} is one of --models"),
+        (["--directory", train, "--output", elsewhere / "1.json"], taken),
+        (["--directory", elsewhere, "--output", models[0]], f"--output {models[0]} is one of --models"),
     ):
         assert average_weights.main([*map(str, words), *map(str, more)]) == 2
         assert sentence in capsys.readouterr().err
