@@ -510,7 +510,7 @@ def at(cpu_seconds, curve):
 
 
 def summary(runs, budget):
-    """Return {row: {"learning_rate", "loss_bits_per_byte", "at_budget", ...}}: the defaults, and the best of the others.
+    """Return {row: {"learning_rate", "loss_bits_per_byte", ...}}: the defaults, and the best of the others.
 
     `budget`: CPU-seconds. A training may have used more; the loss at the budget is that of the curve.
     """
