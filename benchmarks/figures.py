@@ -84,6 +84,12 @@ def _ladder(found):
     found.reaches = sorted(abs(end - row.value) / row.value for row in rows for end in (row.low, row.high))
 
 
+def _ladder_past_plateau(found):
+    """Add the bounds of the intervals by ten seeds of the bootstrap, sorted."""
+    for of in vars(found.ladders).values():
+        of.lows, of.highs = (sorted(bounds) for bounds in zip(*of.bootstraps, strict=True))
+
+
 def _contamination(found):
     speeds = found.tokens_per_cpu_second
     found.ratio = speeds.caravan / speeds.janitor
@@ -146,7 +152,7 @@ DERIVED = {
     **{"train_cpu": _train_cpu, "tokenize": _tokenize, "loader": _loader, "convert": _convert, "ladder": _ladder},
     **{"contamination": _contamination, "lora": _lora, "plan": _plan, "start": _start, "optimizers": _optimizers},
     **{"near_duplicates": _near_duplicates, "near_duplicates_million": _near_duplicates, "filters": _filters},
-    **{"languages": _languages, "many_jobs": _many_jobs},
+    **{"languages": _languages, "many_jobs": _many_jobs, "ladder_past_plateau": _ladder_past_plateau},
 }
 
 
@@ -388,6 +394,16 @@ QUOTES = {
         "inside its 95% interval in {ladder.inside.loss} of {ladder.seeds} seeds",
         "off by {ladder.errors[0]:.1%} to {ladder.errors[9]:.1%}, {ladder.error:.1%} in the median, and the intervals "
         "reach {ladder.reaches[0]:.0%} to {ladder.reaches[19]:.0%} to each",
+        *(
+            f"| {shown} | {{{of}.loss.value:.3f}} ({{{of}.loss.low:.3f}} to {{{of}.loss.high:.3f}}) | "
+            f"{{{of}.loss.measured:.3f}} | {{{of}.loss.error:+.2%}} | {{{of}.held_out.largest_out:.2%}} | "
+            f"{{{of}.held_out.leave_one_out:.2%}} | {{{of}.lows[0]:.3f}} to {{{of}.lows[9]:.3f}}, "
+            f"{{{of}.highs[0]:.3f}} to {{{of}.highs[9]:.3f}} |"
+            for shown, of in (
+                ("one rate per size", "ladder_past_plateau.ladders.plain"),
+                ("`horizon_exponent: 0.3`", "ladder_past_plateau.ladders.horizon"),
+            )
+        ),
         "`loader`, on {loader.hardware.cores} idle cores of an {loader.processor} (medians of {loader.num_turns} "
         "turns; {loader.millions:.0f} M tokens",
         *(f"| caravan, {packing} | {_read(f'caravan {packing}')} |" for packing in PACKINGS),
