@@ -374,6 +374,14 @@ QUOTES = {
                 for shown, name in (("AdamW", "adamw"), ("Muon", "muon"), ("NorMuon", "normuon"))
             )
         ),
+        "At 2 layers of width 64 (`--size 2x64`, {optimizers_2x64.recipe.steps} steps, an {optimizers_2x64.processor}): "
+        + "; ".join(
+            f"{shown} {{{of}.loss_bits_per_byte:.3f}}, {{{equal}.loss_bits_per_byte:.3f}} after as many CPU-seconds"
+            for shown, of, equal in (
+                (shown, f"optimizers_2x64.equal_steps.{name}", f"optimizers_2x64.equal_cpu_seconds.{name}")
+                for shown, name in (("AdamW", "adamw"), ("Muon", "muon"), ("NorMuon", "normuon"))
+            )
+        ),
         "`learning`, with one thread on an {learning.processor}; {learning.cpu_seconds:.0f} CPU-seconds per training ",
         *(
             f"| {system} | {{{of}.steps}} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
