@@ -374,7 +374,8 @@ QUOTES = {
                 for shown, name in (("AdamW", "adamw"), ("Muon", "muon"), ("NorMuon", "normuon"))
             )
         ),
-        "At 2 layers of width 64 (`--size 2x64`, {optimizers_2x64.recipe.steps} steps, an {optimizers_2x64.processor}): "
+        "At 2 layers of width 64 (`--size 2x64`, {optimizers_2x64.recipe.steps} steps, "
+        "an {optimizers_2x64.processor}): "
         + "; ".join(
             f"{shown} {{{of}.loss_bits_per_byte:.3f}}, {{{equal}.loss_bits_per_byte:.3f}} after as many CPU-seconds"
             for shown, of, equal in (
