@@ -192,8 +192,11 @@ class EndedRuns:
 
     def __init__(self, output):
         self.output, self.path = output, output.with_suffix(".partial.jsonl")
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        self.figures = dict(map(json.loads, lines))
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]  # a kill may leave a part of a line
+        if whole != text:
+            self.path.write_text(whole, encoding="utf-8")
+        self.figures = dict(map(json.loads, whole.splitlines()))
 
     def figures_of(self, settings, run, *words):
         """Return the figures of a run, by all settings on which they depend; call `run` with words if it did not end.

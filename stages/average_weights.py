@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from stages.lib.manifest import ModelManifest
     from stages.lib.manifest_types import ModelIdentity, ModelRecord
 
+AT_ONCE = 1 << 24
+"""Elements of a tensor that are averaged at a time: an embedding in float64 may not fit the memory of a job."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AverageWeightsRecipe:
@@ -78,12 +81,12 @@ def mean_weights(
 
     def compute(key: str) -> torch.Tensor:
         name = table.by_key[key].key  # a tied head has the embedding
-        tensors = (read([name])[name] for read in readers)
-        first = next(tensors)
-        total = first.to(torch.float64, copy=True)
-        for tensor in tensors:
-            total += tensor
-        return (total / len(readers)).to(first.dtype)
+        tensors = [read([name])[name] for read in readers]
+        mean = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
+        rows = (tensor.reshape(-1).split(AT_ONCE) for tensor in (mean, *tensors))
+        for part, *parts in zip(*rows, strict=True):
+            part.copy_(sum(one.to(torch.float64) for one in parts) / len(parts))
+        return mean
 
     def described(weight: Weight) -> torch.Tensor:
         dtype = readers[-1]([weight.key])[weight.key].dtype
@@ -103,18 +106,18 @@ def run(arguments: argparse.Namespace, recipe: AverageWeightsRecipe) -> None:
     models = read_models(arguments.models, recipe)
     last, home = models[-1], arguments.output.parent
     checkpoints = [model.directory / model.identity["checkpoint"] for model in models]
-    commits = [read_commit(checkpoint) for checkpoint in checkpoints]
-    for checkpoint, commit in zip(checkpoints, commits, strict=True):
-        verify(checkpoint, commit)
     digests = {f"{model.identity['step']:08d}": model.digest for model in models}
     own = {arguments.stage_name: recipes.written(recipe, "identity")}
-    facts = {key: value for key, value in commits[-1].items() if key not in ("format", "files", "adapter")}
-    facts["averaged"] = digests
     checkpoint = directory_of(arguments.directory, last.identity["step"])
     if checkpoint.resolve() in [one.resolve() for one in checkpoints]:
         raise UserError(f"--directory {arguments.directory} has a milestone that is averaged; name another directory")
     if arguments.output.resolve() in [path.resolve() for path in arguments.models]:
         raise UserError(f"--output {arguments.output} is one of --models; name another file")
+    commits = [read_commit(averaged) for averaged in checkpoints]
+    for averaged, commit in zip(checkpoints, commits, strict=True):
+        verify(averaged, commit)
+    facts = {key: value for key, value in commits[-1].items() if key not in ("format", "files", "adapter")}
+    facts["averaged"] = digests
     clear_leftovers(arguments.directory)
     tensors, compute = mean_weights(checkpoints, arguments.base)
     with process_group():

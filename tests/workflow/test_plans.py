@@ -297,6 +297,25 @@ def test_without_snakemakes_memory_a_stale_manifest_is_planned_again_and_named(f
     assert finished.jobs(done.stdout) == {} and f"{why}: it is not planned again" in done.stdout
 
 
+def test_a_mean_is_planned_again_if_a_milestone_was_made_again_without_snakemakes_memory(finished, config):
+    initial = {"run": "base", "step": 300}
+    config["runs"]["mean"] = {"initial": initial, "average_weights": {"num_milestones": 2}, "suites": ["validation"]}
+    finished.pretend_all_is_made(config)
+    digests = {}
+    for step in (100, 300):
+        make_real(finished, config, step)
+        digests[f"{step:08d}"] = manifest.read(finished.path / model("base", step)).digest
+    path = finished.path / model("mean", 300)
+    status = path.stat()
+    shutil.rmtree(finished.path / ".snakemake")
+    for models, planned in ((digests, set()), (digests | {"00000100": "0" * 64}, {"average_weights"})):
+        identity = {"recipe": {"average_weights": {"num_milestones": 2}}, "models": models, "step": 300, "outputs": {}}
+        manifest.write(path, "average_weights", identity, {})
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        plan = rules_of(finished.plan(config=config))
+        assert plan & {"pretrain", "average_weights"} == planned
+
+
 def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(finished_checkout, config):
     plan = finished_checkout.plan(config=config | {"tune": True})
     assert rules_of(plan) == {"list", *AFTER_FINETUNE}

@@ -63,6 +63,13 @@ class Stale:
                     continue
             if path in self.read and found != self.read[path].digest:
                 return f"was made from another {key} than {path}"
+        models = [self.read[path].digest for path in part.get("models", ()) if path in self.read]
+        if (
+            models
+            and len(models) == len(part["models"])
+            and sorted(identity.get("models", {}).values()) != sorted(models)
+        ):
+            return f"was made from other models than {part['models'][0]} and those beside it"
         return self._initial_reason(identity, part.get("initial"), initial)
 
     def _recipe_reason(self, made: Manifest, name: str) -> str | None:

@@ -111,7 +111,7 @@ def _score(scores: Sequence[Score], metric: str, logs: Sequence[SampleLog]) -> S
     """Return the mean of a score over milestones, with its standard error over documents. `logs`: of each milestone.
 
     The logs tell by how much the error of a mean is below the mean of the errors, since the milestones answer the same
-    questions. Where they are missing, or the score is no function of a sum over documents, it counts as equal.
+    questions. Where they are missing, or the score is not a function of a sum over documents, it counts as equal.
     """
     values = [value for score in scores if (value := score["value"]) is not None]
     errors = [error for score in scores if (error := score["stderr"]) is not None]

@@ -35,7 +35,7 @@ def recipes_of(results: Results, expected: Mapping[str, Any]) -> dict[str, tuple
 
 def _recipe(model: ModelManifest, run: Mapping[str, Any]) -> Recipe:
     steps = model.record.get("horizon", {}).get("steps")
-    if steps is None or model.stage == AVERAGE:  # the training may go on after the last milestone of a mean
+    if steps is None or model.stage == AVERAGE:  # the training may continue after the last milestone of a mean
         steps = model.identity["step"]
     corpus = run.get("corpus") or model.identity.get("corpus", "")[:DIGITS]
     more = {"steps": steps, "corpus": corpus, "initial": name_of_model(model.record.get("initial"))}

@@ -96,7 +96,7 @@ class SampleLog:
         return {document: (digest, metrics.get(name)) for document, (digest, metrics) in found.items()}
 
     def scores(self, metric: str, documents: Iterable[Document] | None = None) -> DocumentScores | None:
-        """Return the scores of documents (default: all) by a metric; None if it is no function of a sum over them.
+        """Return the scores of documents (default: all) by a metric; None if it is not a function of a sum.
 
         Samples that are cut from one document of a corpus are not independent, and count as one.
         """

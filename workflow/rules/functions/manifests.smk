@@ -61,7 +61,7 @@ def maker_of(path):
 def manifest_of(path):
     """Return what the config says of a manifest. WorkflowError if a file of the user's that it needs does not exist.
 
-    `needs`: the manifests among the inputs of its rule. `inputs`: of these, by the keys of its identity, those whose
+    `needs`: the manifests among the inputs of its rule; `models`: those of a ladder, or of a mean. `inputs`: of these, by the keys of its identity, those whose
     digests it has; the tokenizer is that of the corpus if the rule does not read it.
     """
     stage, wildcards = maker_of(path)
@@ -75,6 +75,8 @@ def manifest_of(path):
         of_key = of_key or [inputs[key] for inputs in corpora if key in inputs]
         if len(of_key) == 1:
             made["inputs"][key] = of_key[0]
+        elif key == "models":
+            made[key] = of_key
     if stage == "tokenize":
         made["source"] = f"sources.{wildcards.source}"
     elif stage == "index":

@@ -76,7 +76,7 @@ def all_contamination(wildcards):
 
 
 def all_tuned(wildcards):
-    """Manifests of all evaluations of tuned runs, and of their means. WorkflowError if there are none."""
+    """Manifests of all evaluations of tuned runs, and of their means. WorkflowError without a tuned run."""
     if not TUNED_RUNS:
         raise WorkflowError("the config has no tuned run (a run with finetune in place of pretrain)")
     means = [name for name in AVERAGED_RUNS if CONFIG["runs"][name]["initial"]["run"] in TUNED_RUNS]
