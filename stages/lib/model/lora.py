@@ -76,7 +76,8 @@ class Adapter(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, L, columns] -> [B, L, rows]."""
-        return functional.linear(functional.linear(x, self.lora_A), self.lora_B)
+        # the casts do nothing under FSDP, which has cast the weights (training/precision.py)
+        return functional.linear(functional.linear(x, self.lora_A.to(x.dtype)), self.lora_B.to(x.dtype))
 
 
 class LoraLinear(nn.Linear):

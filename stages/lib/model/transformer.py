@@ -312,8 +312,7 @@ class Transformer(nn.Module):
         `routing`: of a sparse model.
         """
         hidden_states, routed = self.base_model(tokens, documents)
-        # the same dtype, unless layers cast their weights themselves (training/cuda_graphs.py)
-        weight = self.head.weight.to(hidden_states.dtype)
+        weight = self._head_weight(hidden_states.dtype)
         losses = chunked_cross_entropy(hidden_states.flatten(0, 1), weight, targets.flatten(), z_loss_weight)
         return *losses, self._routing(routed, targets)
 
@@ -325,8 +324,19 @@ class Transformer(nn.Module):
         `parallelize.shard` registers it, so that FSDP gathers weights as in `forward`.
         """
         hidden_states, routed = self.base_model(tokens, documents)
-        log_probs = chunked_log_probs(hidden_states.flatten(0, 1), self.head.weight, targets.flatten())
+        weight = self._head_weight(hidden_states.dtype)
+        log_probs = chunked_log_probs(hidden_states.flatten(0, 1), weight, targets.flatten())
         return log_probs.view_as(targets).clone(), self._routing(routed, targets)  # FSDP warns of a view
+
+    def _head_weight(self, dtype: torch.dtype) -> torch.Tensor:
+        """The head's weight in `dtype`, the weight's own unless layers cast their weights (training/precision.py).
+
+        A tied one is then the cast that the embedding made: the two gradients are added in `dtype`, as under FSDP.
+        """
+        embedding, weight = self.base_model.embedding, self.head.weight
+        if weight.dtype != dtype and embedding.weight is weight:
+            return embedding.cast_weight  # type: ignore[return-value]
+        return weight.to(dtype)
 
     def _routing(self, routed: list[torch.Tensor], targets: torch.Tensor) -> Routing | None:
         router = self.recipe.router

@@ -3,9 +3,7 @@
 The host launches a graph once, instead of thousands of kernels: it pays where the GPU waits for the host, for small
 models and micro-batches. See "Whole-network capture" in torch's notes on CUDA semantics.
 
-A graph needs weights that stay where they are. FSDP's mixed precision gathers and casts weights to memory that it frees
-after each block, at addresses that change; so each layer casts its float32 weights to bfloat16 when it uses them. The
-same values are cast to the same bits in both.
+A graph needs weights that stay where they are, which FSDP does not give: see `precision`.
 """
 
 from __future__ import annotations
@@ -14,51 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer, Trunk
-
-
-class CastLinear(nn.Linear):
-    """A linear layer whose weights are cast to the dtype of its input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., columns] -> [..., rows]."""
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return functional.linear(x, self.weight.to(x.dtype), bias)
-
-
-class CastRMSNorm(nn.RMSNorm):
-    """A norm whose weight is cast to the dtype of its input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., D] -> [..., D]."""
-        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
-class HalfEmbedding(nn.Embedding):
-    """An embedding in bfloat16: all layers after it take its dtype."""
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [B, L] -> bfloat16 [B, L, D]."""
-        return functional.embedding(tokens, self.weight.bfloat16())
-
-
-CASTING: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Linear: CastLinear,
-    nn.RMSNorm: CastRMSNorm,
-    nn.Embedding: HalfEmbedding,
-}
-"""{class: the same with casts}. A Float8Linear casts its weight anyway; the loss casts the head's."""
-
-
-def cast_weights(model: Transformer) -> None:
-    """Let a dense model of float32 weights compute in bfloat16."""
-    for module in model.modules():
-        if type(module) in CASTING:
-            module.__class__ = CASTING[type(module)]
 
 
 Take = Callable[[Sequence[torch.Tensor], torch.Tensor], torch.Tensor]

@@ -64,9 +64,9 @@ def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:
         )
 
 
-def casts_weights(recipe: TrainRecipe) -> bool:
-    """Return true if layers cast their weights to bfloat16, see `cuda_graphs.cast_weights`; otherwise FSDP does."""
-    return recipe.cuda_graphs and recipe.dtype == "bfloat16"
+def uses_fsdp(recipe: TrainRecipe) -> bool:
+    """Return true if FSDP wraps the model: with several ranks, and to offload; else layers cast their weights."""
+    return dist.get_world_size() > 1 or recipe.cpu_offload
 
 
 def shard_degree(recipe: TrainRecipe) -> int:
@@ -95,10 +95,9 @@ def shard(model: Transformer, recipe: TrainRecipe, device: torch.device) -> dist
     """Shard a model on the meta device over all ranks and allocate it; its weights are not yet set.
 
     Gradients are summed over the ranks, not averaged: the loss is divided by the tokens of the whole global batch.
-    Returns the process group over which a parameter's shards lie, for norms. A single rank does not use FSDP if its
-    forward pass has the precision of its weights, or casts them itself.
+    Returns the process group over which a parameter's shards lie, for norms. See `uses_fsdp`.
     """
-    if dist.get_world_size() == 1 and (recipe.dtype != "bfloat16" or casts_weights(recipe)) and not recipe.cpu_offload:
+    if not uses_fsdp(recipe):
         model.to_empty(device=device)
         if model.recipe.tie_word_embeddings:
             # to_empty gives each module a tensor of its own; FSDP's parameters stay tied

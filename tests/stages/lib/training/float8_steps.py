@@ -18,10 +18,10 @@ SIZES = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "i
 KEYS = {"steps": 200, "seq_len": 16, "global_batch_size": 2, "float8": True, "optimizer": {"learning_rate": 1e-2}}
 
 
-def losses(device, steps=3, **keys):
-    """Train a small model on random tokens; return the loss of each step."""
+def losses(device, steps=3, model=None, **keys):
+    """Train a small model on random tokens; return the loss of each step. `model`: more of its keys."""
     train_recipe = recipe.load(TrainRecipe, KEYS | keys, "test")
-    state = State(train_recipe, recipe.load(ARCHITECTURES, SIZES, "model"), 64, device)
+    state = State(train_recipe, recipe.load(ARCHITECTURES, SIZES | (model or {}), "model"), 64, device)
     state.init_weights()
     stepper, found = Stepper(train_recipe, state, device), []
     for step in range(steps):

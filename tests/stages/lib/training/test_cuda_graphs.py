@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stages.lib.training import parallelize
 from stages.lib.training.cuda_graphs import WARM_UP, MicroBatchGraph
 from tests.helpers import recorded_graph
 from tests.helpers.recorded_graph import RecordedGraph
@@ -31,11 +32,15 @@ def same(a, b):
         {"activation_checkpointing": {"mode": "selective"}},
         {"activation_checkpointing": {"mode": "full"}},
         {"dtype": "float32"},
+        {"model": {"tie_word_embeddings": True}},
+        {"model": {"architecture": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}},
+        {"model": {"architecture": "qwen3"}},
     ],
 )
-def test_layers_that_cast_their_weights_train_the_same_bits_as_fsdp(group_of_one, keys):
-    # no graph is made on a CPU: only the weights are cast in another way
-    assert same(trained(**keys), trained(cuda_graphs=True, **keys))
+def test_layers_that_cast_their_weights_train_the_same_bits_as_fsdp(group_of_one, monkeypatch, keys):
+    cast = trained(**keys)
+    monkeypatch.setattr(parallelize, "uses_fsdp", lambda recipe: True)
+    assert same(cast, trained(**keys))
 
 
 @pytest.fixture

@@ -139,8 +139,9 @@ def test_the_rotation_is_computed_in_float32_and_all_else_of_mixed_precision_in_
     dtypes, project = set(), Attention.project
 
     def recorded(attention, x, cosine, sine):
-        dtypes.add((x.dtype, attention.dense.weight.dtype, cosine.dtype, sine.dtype))
-        return project(attention, x, cosine, sine)
+        projected = project(attention, x, cosine, sine)
+        dtypes.add((x.dtype, projected[0].dtype, cosine.dtype, sine.dtype))
+        return projected
 
     monkeypatch.setattr(Attention, "project", recorded)
     with process_group() as device:
