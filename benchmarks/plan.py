@@ -124,7 +124,7 @@ def case(name):
     ranks = CASES[name][0]
     peaks = [measured(name) for _ in range(REPEATS)]
     planned, peak = (
-        memory.memory_of(subject.Subject(recipe_of(name), ranks, ranks), is_gpu=False),
+        memory.memory_of(subject.Subject(recipe_of(name), ranks, ranks), gpu=None),
         statistics.median(peaks),
     )
     figures = {"planned": planned.peak, "parts": planned.parts, "measured": peak, "peaks": peaks}

@@ -97,7 +97,7 @@ def plan_of(asked: Asked, measured: Speeds, cache: Path | None) -> Figures:
     """Return the figures of a run. Raises UserError for a sharding that does not fit the ranks."""
     subject, gpu, milestones = asked.subject, asked.hardware.gpu(), asked.milestones
     recipe = subject.recipe
-    memory = memories.cached_memory_of(subject, gpu is not None, cache)
+    memory = memories.cached_memory_of(subject, None if gpu is None else gpu.memory, cache)
     num_adapter = None if recipe.lora is None else memory.num_trained
     model: Figures = {
         "parameters": flops.parameter_count(recipe.model, recipe.vocab_size),

@@ -190,8 +190,8 @@ class FakeStep:
     """Number of parameters that are trained, over all ranks."""
 
 
-def take(subject: Subject, is_gpu: bool) -> FakeStep:
-    """Take a step after the first. `is_gpu`: choose kernels as on a GPU.
+def take(subject: Subject, gpu: int | None) -> FakeStep:
+    """Take a step after the first. `gpu`: bytes of the GPU whose kernels are chosen; None: those of a CPU.
 
     Raises UserError as a training does for a sharding that does not fit the ranks.
     """
@@ -202,8 +202,8 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
         recipe = dataclasses.replace(recipe, activation_checkpointing=ActivationCheckpointingRecipe(mode="full"))
     samples = recipe.micro_batch_size * min(subject.accumulation, DISTINCT_MICRO_BATCHES)
     rows: tuple[int, ...] = (samples, recipe.seq_len) if recipe.dpo is None else (samples, 2, recipe.seq_len)
-    with _fake_ranks(subject), FakeTensorMode(allow_non_fake_inputs=True), _substitutes(is_gpu):
-        log = AllocationLog(is_gloo=not is_gpu)
+    with _fake_ranks(subject), FakeTensorMode(allow_non_fake_inputs=True), _substitutes(subject, gpu):
+        log = AllocationLog(is_gloo=gpu is None)
         with log.resizes(), log:
             parallelize.check(recipe, subject.where, CPU)
             state = State(recipe, recipe.model, recipe.vocab_size, CPU, recipe.lora)
@@ -234,13 +234,15 @@ def _fake_ranks(subject: Subject) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _substitutes(is_gpu: bool) -> Iterator[None]:
+def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
     """Replace what needs data, and what a GPU does otherwise than a CPU."""
     with contextlib.ExitStack() as stack:
 
         def replace(module: Any, name: str, value: Any) -> None:
             stack.enter_context(mock.patch.object(module, name, value))
 
+        uses_fsdp = parallelize.uses_fsdp(subject.recipe)
+        replace(parallelize, "uses_fsdp", lambda _: uses_fsdp)  # cpu_offload is left out of the fake step
         replace(parallelize, "mesh_of", _real(parallelize.mesh_of))
         offsets = "compute_local_shape_and_global_offset"
         replace(collectives, offsets, _real(getattr(collectives, offsets)))
@@ -248,7 +250,8 @@ def _substitutes(is_gpu: bool) -> Iterator[None]:
         replace(torch.nn.Module, "_apply", _applied(torch.nn.Module._apply))
         replace(experts, "looped_product", _balanced_product)
         replace(loss, "rows_at_a_time", len)  # thousands of calls without data would take most of the time
-        if is_gpu:
+        if gpu is not None:
+            replace(loss, "chunk_size", lambda _, vocab_size: loss.chunk_of_memory(gpu, vocab_size))
             replace(adamw, "elements_at_a_time", lambda _: adamw.ON_GPU)
             replace(transformer, "mask_of", lambda *_: None)  # a BlockMask has a 16,384th of the elements
             replace(

@@ -85,7 +85,7 @@ def _fits(subject: Subject, gpu: Device, cache: Path | None) -> bool:
     try:
         recipe.check(subject.where)
         subject.check()
-        return gpu.needed(memory.cached_memory_of(subject, is_gpu=True, cache=cache).peak) <= gpu.memory
+        return gpu.needed(memory.cached_memory_of(subject, gpu=gpu.memory, cache=cache).peak) <= gpu.memory
     except UserError:
         return False
 

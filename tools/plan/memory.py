@@ -67,10 +67,11 @@ _COMPUTED: dict[str, Memory] = {}
 """{digest of what the memory depends on: memory}, of this process"""
 
 
-def memory_of(subject: Subject, is_gpu: bool) -> Memory:
+def memory_of(subject: Subject, gpu: int | None) -> Memory:
     """Return the peak memory of a rank. Raises UserError for a sharding that does not fit the ranks.
 
-    It is the first rank's, which has the largest shards. `is_gpu`: with the kernels that a GPU has.
+    It is the first rank's, which has the largest shards. `gpu`: bytes of the GPU, which has kernels and
+    chunks of its own; None: on a CPU.
     """
     from tools.plan import fake_step
 
@@ -82,7 +83,7 @@ def memory_of(subject: Subject, is_gpu: bool) -> Memory:
     if layers > max(SHALLOW) and not is_uneven:
         models = [dataclasses.replace(recipe.model, num_hidden_layers=depth) for depth in SHALLOW]
         subjects = [subject.changed(model=model) for model in models]
-    steps = [fake_step.take(each, is_gpu) for each in subjects]
+    steps = [fake_step.take(each, gpu) for each in subjects]
     left_out: frozenset[str] = frozenset()
     if recipe.cpu_offload:
         left_out |= {fake_step.WEIGHTS, fake_step.GRADIENTS, fake_step.OPTIMIZER}
@@ -127,7 +128,7 @@ def _extended(*bytes_: int, layers: int) -> int:
     return low + (high - low) * (layers - first) // (second - first)
 
 
-def cached_memory_of(subject: Subject, is_gpu: bool, cache: Path | None) -> Memory:
+def cached_memory_of(subject: Subject, gpu: int | None, cache: Path | None) -> Memory:
     """Return what `memory_of` does, from the directory `cache` if the same code computed it: a fake step takes seconds.
 
     Runs that differ in nothing on which their memory depends are computed once.
@@ -136,13 +137,13 @@ def cached_memory_of(subject: Subject, is_gpu: bool, cache: Path | None) -> Memo
     keys = {key: value for key, value in recipe.items() if key not in WITHOUT_EFFECT}
     keys["optimizer"] = {key: value for key, value in keys["optimizer"].items() if key not in NUMBERS}
     code = _code_digest()
-    data = [keys, subject.accumulation, subject.world_size, subject.ranks_per_node, is_gpu]
+    data = [keys, subject.accumulation, subject.world_size, subject.ranks_per_node, gpu]
     digest = f"{code}:{manifest.digest_of(data)}"
     known = {} if cache is None else files.read_cache(cache / FILE)
     if digest in known:
         return Memory(**known[digest] | {"checkpoint": tuple(known[digest]["checkpoint"])})
     if digest not in _COMPUTED:
-        _COMPUTED[digest] = memory_of(subject, is_gpu)
+        _COMPUTED[digest] = memory_of(subject, gpu)
     if cache is not None:
         same_code = {name: value for name, value in known.items() if name.startswith(code)}
         files.write_cache(cache / FILE, same_code | {digest: dataclasses.asdict(_COMPUTED[digest])})

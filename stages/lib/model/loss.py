@@ -4,6 +4,8 @@ At a vocabulary of 32k and 4,096 tokens, plain logits and their gradient take 2.
 computed in its forward pass, while its logits exist: three matrix products, like the plain form, and none twice.
 """
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,8 +25,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
     def forward(ctx: Any, hidden_states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         precision = torch.promote_types(weight.dtype, torch.float32)
         found = torch.empty(len(targets), dtype=precision, device=hidden_states.device)
-        for start in range(0, len(targets), CHUNK):
-            chunk = slice(start, start + CHUNK)
+        for chunk in chunks(targets, weight):
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
             indices = targets[chunk].clamp(min=0).unsqueeze(1)
             found[chunk] = (logits.gather(1, indices) - logits.logsumexp(1, keepdim=True)).squeeze(1)
@@ -39,8 +40,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
         hidden_states_grad = torch.empty_like(hidden_states)
         weight_grad = torch.zeros_like(weight, dtype=grad.dtype) if ctx.needs_input_grad[1] else None
         weights = grad * (targets != IGNORED)
-        for start in range(0, len(targets), CHUNK):
-            chunk = slice(start, start + CHUNK)
+        for chunk in chunks(targets, weight):
             indices, chunk_weights = targets[chunk].clamp(min=0).unsqueeze(1), weights[chunk].unsqueeze(1)
             logits = (hidden_states[chunk] @ weight.t()).to(grad.dtype)
             logits_grad = logits.softmax(1).mul_(-chunk_weights).scatter_add_(1, indices, chunk_weights)
@@ -52,11 +52,40 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
 
 IGNORED = -100
-CHUNK = 512
-"""Tokens per chunk: enough for fast matrix products, and 64 MB of logits at a vocabulary of 32k."""
+CHUNK, LARGEST_CHUNK = 512, 4096
+"""Tokens per chunk. 512: enough for fast matrix products, and 64 MB of logits at a vocabulary of 32k."""
+
+LOGITS_SHARE = 1 / 32
+"""The share of a GPU's memory that the float32 logits of a chunk take at most, if they are more than CHUNK."""
 
 CACHED = 1 << 18
 """Logits that are worked on at a time on the CPU: 1 MB, which the second cache of a core holds."""
+
+
+def chunks(targets: torch.Tensor, weight: torch.Tensor) -> Iterator[slice]:
+    """Yield the slices of `targets` [N] that are worked on at a time, for a head `weight` [V, D]."""
+    size = chunk_size(weight.device, len(weight))
+    for start in range(0, len(targets), size):
+        yield slice(start, start + size)
+
+
+def chunk_size(device: torch.device, vocab_size: int) -> int:
+    """Return the tokens of a chunk. The head's gradient, V x D in float32, is read and written once per chunk.
+
+    So a GPU has as large ones as its memory allows: of 80 GB, 4,096 tokens at a vocabulary of 128k.
+    """
+    return CHUNK if device.type != "cuda" else chunk_of_memory(_memory(device), vocab_size)
+
+
+def chunk_of_memory(num_bytes: float, vocab_size: int) -> int:
+    """Return the tokens of a chunk on a GPU with some memory: a power of two."""
+    tokens = int(num_bytes * LOGITS_SHARE / (torch.float32.itemsize * vocab_size))
+    return min(LARGEST_CHUNK, 1 << max(CHUNK, tokens).bit_length() - 1)
+
+
+@functools.cache
+def _memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def chunked_cross_entropy(
@@ -108,8 +137,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if needs_grad:
             hidden_states_grad = torch.empty_like(hidden_states)
         weight_grad = torch.zeros_like(weight, dtype=precision) if needs_weight_grad else None
-        for start in range(0, len(hidden_states), CHUNK):
-            chunk = slice(start, start + CHUNK)
+        for chunk in chunks(targets, weight):
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
             counted = (targets[chunk] != IGNORED).to(precision).unsqueeze(1)
             indices = targets[chunk].clamp(min=0).unsqueeze(1)

@@ -12,6 +12,7 @@ from tools.plan.subject import Subject
 
 SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 96}
 VOCAB = 512
+GPU = 80 << 30
 
 
 def training(layers=2, ranks=4, ranks_per_node=2, model=None, stage="pretrain", **keys):
@@ -21,14 +22,14 @@ def training(layers=2, ranks=4, ranks_per_node=2, model=None, stage="pretrain", 
     return Subject(subject.load(stage, own, shape, VOCAB, "test"), ranks, ranks_per_node)
 
 
-def peak(planned, is_gpu=True):
-    return memory.memory_of(planned, is_gpu).peak
+def peak(planned, gpu=GPU):
+    return memory.memory_of(planned, gpu).peak
 
 
 def test_weights_and_optimizer_state_are_exact_shards():
     planned = training(sharding="full")
     parameters = parameter_count(planned.recipe.model, VOCAB)
-    found = memory.memory_of(planned, is_gpu=True)
+    found = memory.memory_of(planned, gpu=GPU)
     vectors = 64 * 3 + 64 * 2  # RMSNorm's, at most this many elements of padding
     assert parameters * 4 / 4 <= found.parts["weights"] <= parameters * 4 / 4 + 4 * vectors
     tensors = 2 * 6 + 3
@@ -49,9 +50,9 @@ DEEP = {
 @pytest.mark.parametrize("keys", DEEP.values(), ids=DEEP)
 def test_a_deep_model_has_the_memory_of_its_whole_step(keys, monkeypatch):
     planned = training(layers=8, **keys)
-    by_two = memory.memory_of(planned, is_gpu=True)
+    by_two = memory.memory_of(planned, gpu=GPU)
     monkeypatch.setattr(memory, "SHALLOW", (98, 99))
-    whole = memory.memory_of(planned, is_gpu=True)
+    whole = memory.memory_of(planned, gpu=GPU)
     assert abs(by_two.peak - whole.peak) <= 64  # counts of steps, in bytes
     assert by_two == dataclasses.replace(whole, parts=by_two.parts)
 
@@ -92,7 +93,7 @@ def test_what_is_offloaded_is_in_cpu_memory():
     ids=["experts", "muon", "dpo", "lora"],
 )
 def test_every_kind_of_training_is_planned(model, stage, keys):
-    found = memory.memory_of(training(model=model, stage=stage, **keys), is_gpu=True)
+    found = memory.memory_of(training(model=model, stage=stage, **keys), gpu=GPU)
     total = 2 * parameter_count(training(model=model).recipe.model, VOCAB)
     assert found.peak > total / 4
     assert (found.num_trained < total / 2 / 4) == ("lora" in keys)
@@ -107,13 +108,13 @@ def test_a_sharding_that_does_not_fit_the_ranks_is_refused_as_by_the_trainer():
 def test_float8_keeps_one_byte_per_input_of_a_product():
     # of each layer: the inputs of four products, three of 64 and one of 96, had two bytes per value
     kept = [training(ranks=2, float8=float8, model={"num_hidden_layers": 6}) for float8 in (False, True)]
-    plain, cast = (memory.memory_of(planned, is_gpu=True).parts["activations"] for planned in kept)
+    plain, cast = (memory.memory_of(planned, gpu=GPU).parts["activations"] for planned in kept)
     assert 0 < plain - cast <= 6 * 64 * (3 * 64 + 96)
 
 
 def test_cuda_graphs_keep_gradients_and_cast_weights():
     plain, graphed = (
-        memory.memory_of(training(ranks=1, cuda_graphs=graphs, seq_len=2048), is_gpu=True) for graphs in (False, True)
+        memory.memory_of(training(ranks=1, cuda_graphs=graphs, seq_len=2048), gpu=GPU) for graphs in (False, True)
     )
     assert plain.segment == graphed.segment == "loss"
     assert plain.parts["gradients"] == 0 and graphed.parts["gradients"] == graphed.parts["weights"]
@@ -122,7 +123,7 @@ def test_cuda_graphs_keep_gradients_and_cast_weights():
 
 def test_a_large_vocabulary_costs_no_more_calls_of_the_fake_step():
     small, large = (
-        len(fake_step.take(dataclasses.replace(training(), recipe=recipe), is_gpu=False).log.changes)
+        len(fake_step.take(dataclasses.replace(training(), recipe=recipe), gpu=None).log.changes)
         for recipe in (training().recipe, dataclasses.replace(training().recipe, vocab_size=128_000))
     )
     assert large <= small

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from stages.lib.model.loss import CHUNK, IGNORED, chunked_cross_entropy, chunked_log_probs
+from stages.lib.model import loss
+from stages.lib.model.loss import CHUNK, IGNORED, chunk_of_memory, chunked_cross_entropy, chunked_log_probs
 
 TOKENS, HIDDEN_SIZE, VOCABULARY = 2 * CHUNK + 37, 16, 101
 
@@ -45,6 +46,15 @@ def test_values_and_gradients_are_those_of_plain_cross_entropy_and_z_loss(dtype,
     loss, z_loss, *_ = found
     assert loss.dtype == z_loss.dtype == torch.promote_types(dtype, torch.float32)
     assert (z_loss > 0) == (z_loss_weight > 0)
+
+
+def test_a_gpu_with_more_memory_has_larger_chunks_which_change_no_loss(monkeypatch):
+    sizes = [(80e9, 128_256), (24e9, 128_256), (80e9, 32_000), (4e9, 256_000)]
+    assert [chunk_of_memory(*size) for size in sizes] == [4096, 1024, 4096, 512]
+    found = values_and_gradients(chunked_cross_entropy, torch.float64, 1e-2)
+    monkeypatch.setattr(loss, "chunk_size", lambda *_: 4096)
+    for ours, theirs in zip(values_and_gradients(chunked_cross_entropy, torch.float64, 1e-2), found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_z_loss_of_weight_0_needs_no_gradient_and_else_only_the_sum_has_one():
