@@ -50,7 +50,7 @@ def main(corpus_path, steps, output, optimizer_name):
                 (loss / count).backward()
             for parameter in model.parameters():
                 parameter.grad.mul_(dist.get_world_size())  # DDP takes the mean: with two ranks exactly half the sum
-            clip_gradients(list(model.parameters()), recipe.optimizer.max_grad_norm, alone)
+            clip_gradients(optimizer, recipe.optimizer.max_grad_norm, alone)
             optimizer.step()
             optimizer.zero_grad()
         if dist.get_rank() == 0:

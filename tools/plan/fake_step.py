@@ -252,13 +252,14 @@ def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
         replace(loss, "rows_at_a_time", len)  # thousands of calls without data would take most of the time
         if gpu is not None:
             replace(loss, "chunk_size", lambda _, vocab_size: loss.chunk_of_memory(gpu, vocab_size))
-            replace(adamw, "elements_at_a_time", lambda _: adamw.ON_GPU)
+            replace(adamw, "has_fused_kernel", lambda parameter: parameter.dtype != torch.float64)
+            replace(adamw, "fused", lambda *_: None)  # one kernel, which allocates nothing
             replace(transformer, "mask_of", lambda *_: None)  # a BlockMask has a 16,384th of the elements
             replace(
                 *(experts, "has_grouped_kernel"),
                 lambda x, matrices: x.dtype == torch.bfloat16 and not any(size % 8 for size in matrices.shape[1:]),
             )
-            replace(optimizer, "precise", torch.Tensor.float)
+            replace(optimizer, "precision_of_norm", lambda _: torch.float32)
             replace(muon, "precision", lambda *_: torch.bfloat16)
         yield
 

@@ -80,7 +80,7 @@ class Stepper:
             row = end
             parallelize.set_gradient_sync(model, self.recipe.sharding, number == len(micro_batches) - 1)
             sums += (self.graph or self._passes)(micro_batch, count)
-        norm = clip_gradients(list(model.parameters()), self.recipe.optimizer.max_grad_norm, self.state.shard_group)
+        norm = clip_gradients(optimizer, self.recipe.optimizer.max_grad_norm, self.state.shard_group)
         dist.all_reduce(sums)
         means = sums / count
         bad = loss_guard.is_bad(step, means[0], norm.to(means.device))

@@ -1,30 +1,63 @@
-"""AdamW (arXiv 1711.05101): torch's fused kernels, and one whose moments are bfloat16."""
+"""AdamW (arXiv 1711.05101): torch's fused kernels, and one whose moments or weights are bfloat16."""
 
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from stages.lib.distributed import collectives
+from stages.lib.model.initialize import mixed_seed
+from stages.lib.training.optimizers.optimizer import scale_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
 CACHED, ON_GPU = 1 << 18, 1 << 24
-"""Elements that are updated at a time: on the CPU what its caches hold, on a GPU enough for fast kernels."""
+"""Elements that are updated at a time by several kernels: on the CPU what its caches hold, on a GPU enough for fast
+kernels."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class AdamWBF16(torch.optim.Optimizer):
-    """AdamW (arXiv 1711.05101) that keeps its moments in bfloat16, and takes the fused step of torch.optim.AdamW with
-    copies of them in the parameters' dtype, float32 or wider. State keys and groups are those of torch.optim.AdamW.
+class RoundedAdamW(torch.optim.Optimizer):
+    """AdamW whose moments, weights or both are bfloat16. State keys and groups are those of torch.optim.AdamW.
 
-    A part of a parameter is updated at a time, so that the memory beside the state is two copies of such a part.
+    Its numbers are computed in float32, or wider if the weights are. New moments are rounded to the nearest bfloat16,
+    new weights up or down by chance: a weight moves by its update on average, though most updates are smaller than its
+    last bit. On a GPU one kernel reads and writes each number once; elsewhere the fused step of torch.optim.AdamW takes
+    a part of a parameter at a time, so that the memory beside the state is some copies of such a part.
     `found_inf`: a float tensor of one element on the parameters' device, or None. If it is 1.0, `step` changes
     nothing; the host does not wait for it.
     """
 
     found_inf: torch.Tensor | None
+    scale: torch.Tensor | None
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float) -> None:
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        state_dtype: torch.dtype | None,
+        names: Mapping[torch.nn.Parameter, str],
+    ) -> None:
+        """`state_dtype`: that of the moments, None for float32 or the parameters' own if it is wider.
+
+        `names`: those of the parameters, on which the rounding of weights in bfloat16 depends.
+        """
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
-        self.found_inf = None
+        self.found_inf = self.scale = None
+        self.state_dtype = state_dtype
+        self._keys = {parameter: rounding_key(name) for parameter, name in names.items()}
+
+    def scale_gradients(self, scale: torch.Tensor) -> None:
+        """Let the next step multiply the gradients by `scale`, a float64 scalar."""
+        self.scale = scale
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -33,41 +66,126 @@ class AdamWBF16(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, group)
+        self.scale = None
 
     def empty_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the state of a parameter before its first step."""
-        return zero_state(parameter, torch.bfloat16)
+        return zero_state(parameter, self._dtype_of_state(parameter))
 
     def state_bytes(self, parameter: torch.Tensor) -> int:
         """Return the bytes of state per element of a parameter."""
-        return len(MOMENTS) * torch.bfloat16.itemsize
+        return len(MOMENTS) * self._dtype_of_state(parameter).itemsize
 
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+    def _dtype_of_state(self, parameter: torch.Tensor) -> torch.dtype:
+        return self.state_dtype or torch.promote_types(parameter.dtype, torch.float32)
+
+    def _update(self, parameter: torch.nn.Parameter, group: dict[str, Any]) -> None:
         if not self.state[parameter]:
             self.state[parameter] = self.empty_state(parameter)
-        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        state = self.state[parameter]
         assert parameter.grad is not None
-        changed = map(collectives.local_tensor, (parameter, *(state[name] for name in MOMENTS)))
-        flat = [collectives.local_tensor(parameter.grad).reshape(-1), *(tensor.view(-1) for tensor in changed)]
-        size = elements_at_a_time(parameter)
+        weight, first_row = collectives.local_rows(parameter)
+        gradient = collectives.local_tensor(parameter.grad).reshape(-1)
+        first, second = (collectives.local_tensor(state[name]).view(-1) for name in MOMENTS)
         state["step"] += 1
-        for gradient, weight, *kept in zip(*(tensor.split(size) for tensor in flat), strict=True):
-            first, second = (moment.to(weight.dtype) for moment in kept)
-            torch._fused_adamw_(
-                *([weight], [gradient], [first], [second], [], [state["step"]]),
-                lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-                found_inf=self.found_inf,
-            )
-            for moment, new in zip(kept, (first, second), strict=True):
-                moment.copy_(new)
+        key = None
+        if parameter.dtype == torch.bfloat16:
+            start = first_row * parameter[:1].numel()
+            key = (state["step"].to(torch.int64) * STEP + self._keys[parameter] + start * INDEX).to(torch.int32)
+        update = fused if has_fused_kernel(parameter) else by_parts
+        update(gradient, weight.view(-1), first, second, state["step"], key, group, self.scale, self.found_inf)
         if self.found_inf is not None:
             state["step"] -= self.found_inf
+
+
+INDEX, STEP = 0x9E3779B9, 0x85EBCA6B
+"""Odd factors that spread the number of an element, and that of a step, over 32 bits."""
+
+
+def rounding_key(name: str) -> int:
+    """Return the 32 bits of a parameter on which the rounding of its new weights depends."""
+    return mixed_seed(0, f"rounding {name}", 0) & 0xFFFFFFFF
+
+
+def round_by_chance(values: torch.Tensor, key: torch.Tensor, start: int = 0) -> torch.Tensor:
+    """Return float32 `values` [N] as bfloat16, rounded up or down so that the mean over keys is the value.
+
+    A value that bfloat16 has stays as it is. `key`: int32 scalar. `start`: number of the first element. The bits depend
+    on key, number and value alone, on every device.
+    """
+    x = torch.arange(start, start + len(values), dtype=torch.int32, device=values.device) * _signed(INDEX) + key
+    # the "lowbias32" mixer of Wellons' hash prospector; a mask makes a shift of signed numbers logical
+    x = (x ^ (x >> 16 & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ (x >> 15 & 0x1FFFF)) * _signed(0x846CA68B)
+    bits = values.view(torch.int32) + (x >> 16 & 0xFFFF)
+    return (bits & -0x10000).view(torch.float32).bfloat16()
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 32)
+
+
+def has_fused_kernel(parameter: torch.Tensor) -> bool:
+    """Return true if `fused` is compiled for a parameter: on a GPU, where Triton finds a C compiler."""
+    return parameter.device.type == "cuda" and parameter.dtype != torch.float64 and _can_compile()
+
+
+@functools.cache
+def _can_compile() -> bool:
+    compilers = (os.environ.get("CC", ""), "clang", "gcc")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
+
+
+def fused(
+    gradient: torch.Tensor,
+    weight: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    step: torch.Tensor,
+    key: torch.Tensor | None,
+    group: dict[str, Any],
+    scale: torch.Tensor | None,
+    found_inf: torch.Tensor | None,
+) -> None:
+    """Update a weight and its moments, [N] each, as `by_parts` does but for rounding, by one compiled kernel."""
+    rates = torch.full((), group["lr"], dtype=torch.float32, device=weight.device)
+    one, zero = torch.ones_like(rates), torch.zeros_like(rates)
+    scalars = (step, rates, one if scale is None else scale.float(), zero if found_inf is None else found_inf)
+    numbers = (*group["betas"], group["eps"], group["weight_decay"])
+    compiled()(gradient, weight, first, second, *scalars, key, *numbers)
+
+
+@functools.cache
+def compiled() -> Any:
+    """Return `formula`, compiled for any number of elements."""
+    return torch.compile(formula, dynamic=True)
+
+
+def formula(
+    gradient: torch.Tensor,
+    weight: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    step: torch.Tensor,
+    rate: torch.Tensor,
+    scale: torch.Tensor,
+    found_inf: torch.Tensor,
+    key: torch.Tensor | None,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """The update of `fused`. All numbers that change from step to step are tensors, so that it is compiled once."""
+    scaled = gradient.float() * scale
+    new_first = first.float().lerp(scaled, 1 - beta1)
+    new_second = second.float() * beta2 + scaled * scaled * (1 - beta2)
+    denominator = new_second.sqrt() / (1 - beta2**step).sqrt() + eps
+    new = weight.float() * (1 - rate * weight_decay) - rate / (1 - beta1**step) * new_first / denominator
+    if key is not None:
+        new = round_by_chance(new, key)  # type: ignore[assignment]
+    for old, changed in ((weight, new), (first, new_first), (second, new_second)):
+        old.copy_(torch.where(found_inf == 1, old, changed.to(old.dtype)))
 
 
 def elements_at_a_time(parameter: torch.Tensor) -> int:
@@ -75,16 +193,57 @@ def elements_at_a_time(parameter: torch.Tensor) -> int:
     return CACHED if parameter.device.type == "cpu" else ON_GPU
 
 
-def build_adamw_bf16(groups: list[dict[str, Any]], recipe: OptimizerRecipe) -> AdamWBF16:
-    """Build AdamWBF16 over parameter groups."""
-    return AdamWBF16(groups, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps)
+def by_parts(
+    gradient: torch.Tensor,
+    weight: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    step: torch.Tensor,
+    key: torch.Tensor | None,
+    group: dict[str, Any],
+    scale: torch.Tensor | None,
+    found_inf: torch.Tensor | None,
+) -> None:
+    """Update a weight and its moments, [N] each, by torch's fused step on copies of a part at a time.
 
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
+    `step`: the number of this step, from 1. `key`: see `round_by_chance`, None if the weight is not bfloat16. `scale`:
+    of the gradient.
+    """
+    precision = torch.promote_types(weight.dtype, torch.float32)
+    beta1, beta2 = group["betas"]
+    size = elements_at_a_time(weight)
+    parts = zip(*(tensor.split(size) for tensor in (gradient, weight, first, second)), strict=True)
+    for number, part in enumerate(parts):
+        wide = [tensor.to(precision) for tensor in part]
+        if scale is not None:
+            wide[0] = wide[0] * scale.to(precision)
+        torch._fused_adamw_(
+            *([wide[1]], [wide[0]], [wide[2]], [wide[3]], [], [step]),
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            found_inf=found_inf,
+        )
+        if key is not None:
+            wide[1] = round_by_chance(wide[1], key, number * size)
+        for old, new in zip(part[1:], wide[1:], strict=True):
+            if old is not new:
+                old.copy_(new)
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW. Its fused `step` reads `found_inf`, which GradScaler sets too."""
+    """torch's AdamW. Its fused `step` reads `found_inf` and `grad_scale`, which GradScaler sets too."""
+
+    def scale_gradients(self, scale: torch.Tensor) -> None:
+        """Multiply the gradients by `scale`, a float64 scalar: on a GPU in the next step."""
+        if self.param_groups[0]["params"][0].device.type == "cuda":
+            self.grad_scale = scale.reciprocal().float()
+        else:
+            scale_gradients(self, scale)
 
     def empty_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the state of a parameter before its first step."""
@@ -95,9 +254,16 @@ class AdamW(torch.optim.AdamW):
         return len(MOMENTS) * parameter.element_size()
 
 
-def build_adamw(groups: list[dict[str, Any]], recipe: OptimizerRecipe) -> AdamW:
-    """Build AdamW over parameter groups."""
-    return AdamW(groups, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps, fused=True)
+def build(
+    groups: list[dict[str, Any]], recipe: OptimizerRecipe, names: Mapping[torch.nn.Parameter, str]
+) -> AdamW | RoundedAdamW:
+    """Build AdamW over parameter groups. `names`: those of the parameters."""
+    options: dict[str, Any] = {"lr": recipe.learning_rate, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
+    is_rounded = any(parameter.dtype == torch.bfloat16 for group in groups for parameter in group["params"])
+    state_dtype = torch.bfloat16 if recipe.state_dtype == "bfloat16" else None
+    if state_dtype is None and not is_rounded:
+        return AdamW(groups, **options, fused=True)
+    return RoundedAdamW(groups, **options, state_dtype=state_dtype, names=names)
 
 
 def zero_state(parameter: torch.Tensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ import torch
 from stages.lib.distributed import collectives
 from stages.lib.distributed.row_exchange import Matrix, RowExchange, device_of
 from stages.lib.model import key_table
-from stages.lib.training.optimizers.optimizer import LR_RATIO
+from stages.lib.training.optimizers.optimizer import LR_RATIO, scale_gradients
 from stages.lib.training.optimizers.recipe import MuonRecipe, OptimizerRecipe
 
 if TYPE_CHECKING:
@@ -132,6 +132,10 @@ class Muon(torch.optim.Optimizer):
             rate = group["lr"] * _lr_factor(self.recipe.adjust_lr_fn, matrix.rows, matrix.columns)
             new = weight * (1 - group["lr"] * group["weight_decay"])
             replace(weight, new.add_(change.to(weight.device), alpha=-rate), self.found_inf)
+
+    def scale_gradients(self, scale: torch.Tensor) -> None:
+        """Multiply the gradients by `scale`, a float64 scalar."""
+        scale_gradients(self, scale)
 
     def empty_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the state of a parameter before its first step: momentum of zeros, in its shape and sharding."""

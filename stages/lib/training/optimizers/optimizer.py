@@ -29,32 +29,39 @@ def set_learning_rate(groups: Sequence[dict[str, Any]], learning_rate: float) ->
         group["lr"] = learning_rate * group.get(LR_RATIO, 1.0)
 
 
-def clip_gradients(
-    parameters: Iterable[torch.nn.Parameter], limit: float, group: dist.ProcessGroup | None = None
-) -> torch.Tensor:
-    """Scale all gradients so that their global norm is at most `limit`; return the norm before, a float64 scalar.
+def clip_gradients(optimizer: Optimizer, limit: float, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Scale all gradients, now or in the next step, so that their global norm is at most `limit`.
 
-    `group`: the ranks over which a parameter's shards lie, so that replicas are not counted twice. Default: all ranks.
-    A norm that is not finite spoils the gradients: the step must then be skipped.
+    Returns the norm before, a float64 scalar. `group`: the ranks over which a parameter's shards lie, so that replicas
+    are not counted twice. Default: all ranks. A norm that is not finite spoils the gradients: the step must then be
+    skipped.
 
     Squares are summed in float64 on the CPU (in float32 within a tensor on a GPU, where float64 is slow) and reduced
     over the ranks as one number: torch's own clip_grad_norm_ differs by 3e-5 between 1 rank and 2.
     """
-    gradients = [collectives.local_tensor(p.grad) for p in parameters if p.grad is not None]
-    square = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
-    for gradient in gradients:
-        square += precise(gradient).square().sum()
+    gradients = _gradients(optimizer)
+    norms = torch._foreach_norm(gradients, 2, dtype=precision_of_norm(gradients[0]))
+    square = torch.stack(norms).double().square().sum()  # type: ignore[arg-type]
     dist.all_reduce(square, group=group)
     norm = square.sqrt()
-    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(scale.to(gradient.dtype))
+    optimizer.scale_gradients((limit / (norm + 1e-6)).clamp(max=1.0))
     return norm
 
 
-def precise(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient in the precision in which its squares are summed."""
-    return gradient.double() if gradient.device.type == "cpu" else gradient.float()
+def scale_gradients(optimizer: Optimizer | torch.optim.Optimizer, scale: torch.Tensor) -> None:
+    """Multiply the gradients of an optimizer's parameters by `scale`, a float64 scalar, where they are."""
+    for gradient in _gradients(optimizer):
+        gradient.mul_(scale.to(gradient.dtype))
+
+
+def _gradients(optimizer: Optimizer | torch.optim.Optimizer) -> list[torch.Tensor]:
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return [collectives.local_tensor(parameter.grad) for parameter in parameters if parameter.grad is not None]
+
+
+def precision_of_norm(gradient: torch.Tensor) -> torch.dtype:
+    """Return the precision in which a gradient's squares are summed."""
+    return torch.float64 if gradient.device.type == "cpu" else torch.float32
 
 
 class Optimizer(Protocol):
@@ -66,6 +73,9 @@ class Optimizer(Protocol):
 
     def step(self) -> None:
         """Update the parameters and their state."""
+
+    def scale_gradients(self, scale: torch.Tensor) -> None:
+        """Multiply the gradients by `scale`, a float64 scalar, where they are or in the next step."""
 
     def zero_grad(self) -> None:
         """Drop the gradients."""

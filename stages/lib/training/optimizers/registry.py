@@ -47,6 +47,11 @@ class Combined:
         for optimizer in self.optimizers:
             optimizer.step()
 
+    def scale_gradients(self, scale: torch.Tensor) -> None:
+        """Multiply the gradients by `scale`, a float64 scalar, where they are or in the next step."""
+        for optimizer in self.optimizers:
+            optimizer.scale_gradients(scale)
+
     def zero_grad(self) -> None:
         """Drop the gradients."""
         for optimizer in self.optimizers:
@@ -61,12 +66,6 @@ class Combined:
         return self._optimizer_of[parameter].state_bytes(parameter)
 
 
-ADAMW: dict[str, Callable[[list[dict[str, Any]], OptimizerRecipe], Any]] = {
-    "float32": adamw.build_adamw,
-    "bfloat16": adamw.build_adamw_bf16,
-}
-"""Builders of AdamW over parameter groups, by state_dtype."""
-
 MATRIX_BUILDERS: dict[str, Callable[[Sequence[LayerMatrix], OptimizerRecipe], Any]] = {
     "muon": functools.partial(muon.build, muon.Muon),
     "normuon": functools.partial(muon.build, NorMuon),
@@ -76,17 +75,17 @@ MATRIX_BUILDERS: dict[str, Callable[[Sequence[LayerMatrix], OptimizerRecipe], An
 
 def build(model: torch.nn.Module, recipe: OptimizerRecipe) -> Optimizer:
     """Build the optimizer that a recipe names over a model's parameters that are not frozen."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if recipe.name not in MATRIX_BUILDERS:
         return _adamw(trained, recipe)
     matrices = layer_matrices(cast("Transformer", model))
     taken = {matrix.parameter for matrix in matrices}
-    others = [parameter for parameter in trained if parameter not in taken]
+    others = {parameter: name for parameter, name in trained.items() if parameter not in taken}
     return Combined(MATRIX_BUILDERS[recipe.name](matrices, recipe), _adamw(others, recipe))
 
 
-def _adamw(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) -> Optimizer:
-    return cast(Optimizer, ADAMW[recipe.state_dtype](decay_groups(parameters, recipe.weight_decay), recipe))
+def _adamw(names: dict[torch.nn.Parameter, str], recipe: OptimizerRecipe) -> Optimizer:
+    return cast(Optimizer, adamw.build(decay_groups(names, recipe.weight_decay), recipe, names))
 
 
 def skip_if(optimizer: Optimizer, flag: torch.Tensor) -> None:

@@ -25,7 +25,7 @@ def parameters_with_gradients():
 @pytest.mark.parametrize("limit", [0.5, 1e6])
 def test_gradients_are_clipped_as_torch_clips_them(limit):
     ours, theirs = parameters_with_gradients(), parameters_with_gradients()
-    norm = clip_gradients(ours, limit)
+    norm = clip_gradients(adamw.AdamW(ours), limit)
     assert norm.dtype == torch.float64
     assert norm.item() == pytest.approx(torch.nn.utils.clip_grad_norm_(theirs, limit).item(), rel=1e-7)
     for our, their in zip(ours[:3], theirs[:3], strict=True):
@@ -43,7 +43,7 @@ def test_matrices_decay_and_norms_do_not():
         assert decay[id(parameter)] == (0.0 if "ln" in name or "norm" in name else 0.3)
 
 
-def stepped(moments, steps, dtype=torch.float32, beta2=0.95):
+def stepped(moments, steps, dtype=torch.float32, beta2=0.95, scale=None, skipped=()):
     """A matrix and a norm's vector after some steps, whose gradients are the same for all `moments`."""
     module = torch.nn.Linear(30, 20).to(dtype)
     generator = torch.Generator().manual_seed(1)
@@ -51,9 +51,12 @@ def stepped(moments, steps, dtype=torch.float32, beta2=0.95):
         for parameter in module.parameters():
             parameter.normal_(generator=generator)
     built = registry.build(module, OptimizerRecipe(learning_rate=1e-2, beta2=beta2, state_dtype=moments))
-    for _ in range(steps):
+    for step in range(steps):
         for parameter in module.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=dtype)
+        if scale is not None:
+            built.scale_gradients(torch.tensor(scale, dtype=torch.float64))
+        registry.skip_if(built, torch.tensor(float(step in skipped)))
         built.step()
     return module, built
 
@@ -85,6 +88,46 @@ def test_an_average_in_bfloat16_that_would_stand_still_is_refused():
     ):
         recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.999}, "optimizer")
     assert recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.99}, "optimizer").beta2 == 0.99
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Let the optimizer use what is compiled on a GPU, without the compiler."""
+    monkeypatch.setattr(adamw, "has_fused_kernel", lambda _: True)
+    monkeypatch.setattr(adamw, "compiled", lambda: adamw.formula)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_kernel_of_a_gpu_takes_the_steps_of_a_cpu(dtype, is_compiled, request):
+    by_parts, state = (found := stepped("bfloat16", 4, dtype, scale=0.3, skipped=(2,)))[0], found[1].state
+    request.getfixturevalue("kernel")
+    if is_compiled:
+        request.getfixturevalue("monkeypatch").setattr(adamw, "compiled", lambda: torch.compile(adamw.formula))
+    module, built = stepped("bfloat16", 4, dtype, scale=0.3, skipped=(2,))
+    tolerance = {"rtol": 1e-6, "atol": 1e-7} if dtype == torch.float32 else {"rtol": 2**-7, "atol": 0}
+    for ours, theirs in zip(module.parameters(), by_parts.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, **tolerance)
+        for name in adamw.MOMENTS:
+            torch.testing.assert_close(built.state[ours][name], state[theirs][name], rtol=2**-7, atol=1e-9)
+        assert built.state[ours]["step"] == state[theirs]["step"] == 3
+
+
+def test_weights_are_rounded_by_chance_to_their_value_on_average():
+    values = torch.tensor([1.0, 1 + 2**-9, -3 - 2**-8, 1e-30, 0.0, float("inf")]).repeat(20_000, 1).T.flatten()
+    keys = [torch.tensor(key, dtype=torch.int32) for key in (1, 2)]
+    first, second = (adamw.round_by_chance(values, key).view(6, -1) for key in keys)
+    expected = values.view(6, -1)[:, 0]
+    assert torch.equal(first.unique(dim=1).amax(1)[[0, 4, 5]], expected[[0, 4, 5]].bfloat16())
+    for row, value in zip(first[1:4], expected[1:4].double(), strict=True):
+        below, above = row.double().unique().tolist()
+        assert below < value < above
+        spread = 4 * (above - below) / 2 / 20_000**0.5
+        assert abs(row.double().mean() - value) < spread
+    agreement = (first[1] == second[1]).double().mean()
+    assert abs(agreement - (0.25**2 + 0.75**2)) < 0.02  # of independent draws
+    parts = [adamw.round_by_chance(part, keys[0], start) for part, start in ((values[:70], 0), (values[70:], 70))]
+    assert torch.equal(torch.cat(parts)[:-20_000], first.flatten()[:-20_000])
 
 
 def assert_equal(ours, theirs):
