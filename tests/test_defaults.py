@@ -46,7 +46,7 @@ TokenizeRecipe:
 ItemsRecipe: {include_path: null}
 ContaminationRecipe: {rule: gpt3, n: null}
 PretrainRecipe: &training
-  {seed: 0, dtype: bfloat16, float8: false, z_loss: 0.0,
+  {seed: 0, dtype: bfloat16, weights_dtype: float32, float8: false, z_loss: 0.0,
    optimizer.name: adamw, optimizer.learning_rate: 0.0003, optimizer.beta1: 0.9, optimizer.beta2: 0.95,
    optimizer.eps: 1.0e-08, optimizer.weight_decay: 0.1, optimizer.max_grad_norm: 1.0, optimizer.state_dtype: float32,
    optimizer.muon: null, optimizer.normuon: null, schedule.kind: cosine, schedule.warmup: linear,

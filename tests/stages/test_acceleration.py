@@ -4,15 +4,20 @@ import pytest
 import torch
 
 from stages.lib import recipe
+from stages.lib.checkpoints import find_model
 from stages.lib.errors import UserError
+from stages.lib.model import key_table
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import TrainRecipe
-from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, refused, steps_of, train, train_on
+from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, milestone, refused, steps_of, train, train_on
 
 FLOAT8, GRAPHS = {"float8": True, "dtype": "bfloat16"}, {"cuda_graphs": True}
 QKV = "(num_attention_heads + 2 x num_key_value_heads) x head_dim"
 HEADS = MODEL | {"head_dim": 4, "num_key_value_heads": 1}
 NEEDS = "pretrain.float8 requires an NVIDIA GPU of compute capability 8.9 or higher (Ada, Hopper, Blackwell), got "
+NEEDS_BFLOAT16 = (
+    "pretrain.dtype bfloat16 requires an NVIDIA GPU of compute capability 8.0 or higher (Ampere and later), got "
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,16 @@ NEEDS = "pretrain.float8 requires an NVIDIA GPU of compute capability 8.9 or hig
         (FLOAT8 | {"model": HEADS}, {}, f"{QKV} to be a multiple of 16, got 24"),
         (FLOAT8 | {"seq_len": 20}, {}, "pretrain.seq_len to be a multiple of 16, got 2 x 20 = 40"),
         (FLOAT8 | {"model": MODEL | MODELS["mixtral"]}, {}, "pretrain.float8 must be false for a model with experts"),
+        (
+            {"weights_dtype": "bfloat16"},
+            {},
+            "weights_dtype bfloat16 requires pretrain.dtype bfloat16, got float32",
+        ),
+        (
+            {"weights_dtype": "bfloat16", "dtype": "bfloat16", "optimizer": {"name": "muon"}},
+            {},
+            "pretrain.weights_dtype bfloat16 requires pretrain.optimizer.name adamw, got muon",
+        ),
         ({"document_mask": True}, GRAPHS, "pretrain.cuda_graphs must be false with a mask by document (document_mask,"),
         ({}, GRAPHS | {"cpu_offload": True}, "pretrain.cuda_graphs must be false with cpu_offload"),
         ({"model": MODEL | MODELS["mistral"]}, GRAPHS, "must be false for a model with a sliding_window"),
@@ -47,6 +62,18 @@ def test_cuda_graphs_may_be_switched_on_within_a_run(corpus, tmp_path, monkeypat
     assert events_of(tmp_path / "switched")[-1]["event"] == "finish"
 
 
+def test_weights_in_bfloat16_resume_to_the_same_bits_and_are_half_of_the_bytes(corpus, tmp_path):
+    keys = {"dtype": "bfloat16", "weights_dtype": "bfloat16", "optimizer": {"state_dtype": "bfloat16"}}
+    found = {}
+    for name, untils in (("whole", (10,)), ("resumed", (5, 10))):
+        for until in untils:
+            assert train(corpus, tmp_path / name, until, recipe=RECIPE | keys) == 0
+        model = find_model.find(milestone(tmp_path / name, 10))
+        found[name] = model.read(list(key_table.build(model.model_config, model.vocab_size).by_key))
+    assert all(torch.equal(tensor, found["resumed"][key]) for key, tensor in found["whole"].items())
+    assert {tensor.dtype for tensor in found["whole"].values()} == {torch.bfloat16}
+
+
 def test_several_ranks_make_no_graph(corpus, tmp_path):
     code, error = train_on(2, corpus, tmp_path, 4, cuda_graphs=True)
     assert code == 2
@@ -57,8 +84,9 @@ def test_several_ranks_make_no_graph(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("capability", "hip", "found"),
     [
-        *(((8, 0), None, "X with compute capability 8.0"), ((8, 9), None, None)),
-        *(((9, 4), "6.2", "X"), ((10, 0), None, None)),
+        ((7, 5), None, NEEDS_BFLOAT16 + "X with compute capability 7.5; set pretrain.dtype to float32"),
+        *(((8, 0), None, NEEDS + "X with compute capability 8.0"), ((8, 9), None, None)),
+        *(((9, 4), "6.2", NEEDS + "X"), ((10, 0), None, None)),
     ],
 )
 def test_a_gpu_is_judged_by_its_compute_capability(monkeypatch, capability, hip, found):
@@ -72,7 +100,7 @@ def test_a_gpu_is_judged_by_its_compute_capability(monkeypatch, capability, hip,
     else:
         with pytest.raises(UserError) as error:
             requirements.check_device(loaded, "pretrain", device)
-        assert str(error.value) == NEEDS + found
+        assert str(error.value) == found
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

@@ -262,6 +262,7 @@ HALF = {"dtype": "bfloat16"}
             "steps; set a number of samples, or steps in place of epochs",
         ),
         (HALF | {"lora": {"rank": 2}, "float8": True}, {}, "finetune.float8 must be false with finetune.lora"),
+        (HALF | {"lora": {"rank": 2}, "weights_dtype": "bfloat16"}, {}, "finetune.weights_dtype must be left out with"),
         ({}, {"cuda_graphs": True}, "finetune.cuda_graphs must be false with a mask by document"),
         ({}, {"steps": None, "epochs": 3}, "--until must be at most finetune.epochs (3), got 4"),
         (

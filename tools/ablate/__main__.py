@@ -37,7 +37,7 @@ from tools.ablate.setting import Setting
 
 KEYS = (
     *("sharding", "shard_degree", "cpu_offload", "activation_checkpointing.mode", "activation_checkpointing.ratio"),
-    *("micro_batch_size", "compile", "deterministic", "dtype", "float8", "cuda_graphs"),
+    *("micro_batch_size", "compile", "deterministic", "dtype", "weights_dtype", "float8", "cuda_graphs"),
     *("optimizer.name", "optimizer.state_dtype"),
 )
 """Keys that change the speed or the memory of a step, but neither its samples nor the model."""

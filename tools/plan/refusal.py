@@ -18,7 +18,7 @@ def check(asked: Asked, cache: Path | None) -> None:
         return
     if gpu.name in devices.WITHOUT_FLOAT8:
         where, capability = f"runs.{asked.name}.{asked.stage}", devices.WITHOUT_FLOAT8[gpu.name]
-        requirements.check_float8_device(asked.subject.recipe, where, gpu.name, capability)
+        requirements.check_capability(asked.subject.recipe, where, gpu.name, capability)
     needed = gpu.needed(memory.cached_memory_of(asked.subject, gpu=gpu.memory, cache=cache).peak)
     if needed > gpu.memory:
         fitting = next(fit.proposals(asked.subject, gpu, cache), None) or fit.more_ranks(asked.subject, gpu, cache)

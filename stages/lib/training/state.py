@@ -85,6 +85,8 @@ class State:
             self.model = Transformer(model_config, vocab_size)
         if recipe.dtype == "float64":
             self.model.double()
+        if recipe.weights_dtype == "bfloat16":
+            self.model.bfloat16()
         if lora is not None:
             if recipe.dtype == "bfloat16":
                 self.model.bfloat16()  # what is frozen needs no more precision than the forward pass has

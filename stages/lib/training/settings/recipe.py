@@ -177,8 +177,13 @@ class TrainRecipe:
 
     dtype: str = identity("bfloat16", choices=("float32", "bfloat16", "float64"))
     """Precision of the forward and backward passes. With bfloat16 the weights, the reduction of gradients over the
-    ranks and the optimizer stay float32; float64 is for tests. On a CPU without AMX or AVX512-BF16 use float32:
-    products in bfloat16 are several times slower there."""
+    ranks and the optimizer stay float32, unless their own keys say otherwise; float64 is for tests. On a CPU without
+    AMX or AVX512-BF16 use float32: products in bfloat16 are several times slower there."""
+
+    weights_dtype: str = identity("float32", choices=("float32", "bfloat16"))
+    """Precision of the weights that are trained, and of their gradients. float32: that of the passes if it is float64.
+    bfloat16: half of the bytes, 8 per parameter in all with optimizer.state_dtype bfloat16; new weights are rounded up
+    or down by chance, so that small updates count on average. It requires dtype bfloat16 and AdamW. Not for LoRA."""
 
     float8: bool = identity(False)
     """Multiply the matrices of the blocks in float8, forward and backward, with one dynamic scale per tensor. It

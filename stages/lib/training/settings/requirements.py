@@ -21,6 +21,9 @@ MULTIPLE = 16
 LEAST_CAPABILITY = (8, 9)
 """Compute capability from which an NVIDIA GPU multiplies in float8: Ada, Hopper, Blackwell."""
 
+LEAST_BFLOAT16 = (8, 0)
+"""Compute capability from which an NVIDIA GPU multiplies in bfloat16: Ampere and later."""
+
 CPU_INFO = Path("/proc/cpuinfo")
 
 BFLOAT16_FEATURES = {"amx_bf16", "avx512_bf16", "bf16"}
@@ -51,14 +54,30 @@ def slow_on_cpu(recipe: TrainRecipe, where: str) -> str | None:
 def check(
     recipe: TrainRecipe, where: str, model: ModelRecipe | None, *, has_lora: bool, has_document_mask: bool
 ) -> None:
-    """Raise UserError if `float8` or `cuda_graphs` does not fit the other keys.
+    """Raise UserError if `weights_dtype`, `float8` or `cuda_graphs` does not fit the other keys.
 
     `model`: None if it is not known yet. `has_document_mask`: attention stays within documents or examples.
     """
+    if recipe.weights_dtype == "bfloat16":
+        check_weights_dtype(recipe, where, has_lora=has_lora)
     if recipe.float8:
         check_float8(recipe, where, model, has_lora=has_lora)
     if recipe.cuda_graphs:
         check_cuda_graphs(recipe, where, model, has_document_mask=has_document_mask)
+
+
+def check_weights_dtype(recipe: TrainRecipe, where: str, *, has_lora: bool) -> None:
+    """Raise UserError if a training cannot have weights in bfloat16."""
+    key = f"{where}.weights_dtype"
+    if recipe.dtype != "bfloat16":
+        raise UserError(f"{key} bfloat16 requires {where}.dtype bfloat16, got {recipe.dtype}")
+    if recipe.optimizer.name != "adamw":
+        raise UserError(
+            f"{key} bfloat16 requires {where}.optimizer.name adamw, got {recipe.optimizer.name}, which rounds most of "
+            "its updates to nothing"
+        )
+    if has_lora:
+        raise UserError(f"{key} must be left out with {where}.lora, whose frozen weights have the precision of dtype")
 
 
 def check_float8(recipe: TrainRecipe, where: str, model: ModelRecipe | None, *, has_lora: bool) -> None:
@@ -110,11 +129,16 @@ def check_cuda_graphs(recipe: TrainRecipe, where: str, model: ModelRecipe | None
             raise UserError(f"{where}.cuda_graphs must be false {conflict}, got true")
 
 
-def check_float8_device(recipe: TrainRecipe, where: str, name: str, capability: tuple[int, int] | None) -> None:
-    """Raise UserError if a device has no products in float8.
+def check_capability(recipe: TrainRecipe, where: str, name: str, capability: tuple[int, int] | None) -> None:
+    """Raise UserError if a device has no products in float8, or a GPU none in bfloat16.
 
     `name`: the device's. `capability`: its CUDA compute capability; None without CUDA.
     """
+    if recipe.dtype == "bfloat16" and capability is not None and capability < LEAST_BFLOAT16:
+        raise UserError(
+            f"{where}.dtype bfloat16 requires an NVIDIA GPU of compute capability 8.0 or higher (Ampere and later), "
+            f"got {name} with compute capability {capability[0]}.{capability[1]}; set {where}.dtype to float32"
+        )
     if recipe.float8 and (capability is None or capability < LEAST_CAPABILITY):
         has = "" if capability is None else f" with compute capability {capability[0]}.{capability[1]}"
         least = ".".join(map(str, LEAST_CAPABILITY))
@@ -125,11 +149,11 @@ def check_float8_device(recipe: TrainRecipe, where: str, name: str, capability: 
 
 
 def check_device(recipe: TrainRecipe, where: str, device: torch.device) -> None:
-    """Raise UserError if `float8` or `cuda_graphs` is true and this machine's device cannot do it."""
+    """Raise UserError if this machine's device cannot do what `dtype`, `float8` or `cuda_graphs` needs."""
     import torch
 
     is_nvidia = device.type == "cuda" and torch.version.hip is None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
-    check_float8_device(recipe, where, name, torch.cuda.get_device_capability(device) if is_nvidia else None)
+    check_capability(recipe, where, name, torch.cuda.get_device_capability(device) if is_nvidia else None)
     if recipe.cuda_graphs and not is_nvidia:
         raise UserError(f"{where}.cuda_graphs requires an NVIDIA GPU, got {name}")

@@ -1,6 +1,7 @@
 """Check on several ranks that steps of a sharded model are those of a whole one, with every sharding and optimizer.
 
-Shards are uneven, and some are empty on four ranks. The second of three steps is skipped.
+Shards are uneven, and some are empty on four ranks; weights in bfloat16 are rounded by chance. The second of three
+steps is skipped.
 """
 
 import contextlib
@@ -78,11 +79,12 @@ def main():
                     assert num_rounds == expected_rounds or num_rounds > 1
                     for name, tensor in expected.items():
                         torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-13, msg=f"{keys}: {name}")
-        for adamw in (OptimizerRecipe(state_dtype=state_dtype) for state_dtype in ("float32", "bfloat16")):
-            expected, _ = stepped(device, {}, ALIGNED, adamw, torch.float32)
+        for state, dtype in (("float32", torch.float32), ("bfloat16", torch.float32), ("bfloat16", torch.bfloat16)):
+            adamw = OptimizerRecipe(state_dtype=state)
+            expected, _ = stepped(device, {}, ALIGNED, adamw, dtype)
             assert all(tensor.isfinite().all() for tensor in expected.values())
             for keys in shardings:
-                found, _ = stepped(device, keys, ALIGNED, adamw, torch.float32)
+                found, _ = stepped(device, keys, ALIGNED, adamw, dtype)
                 assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), keys
 
 
