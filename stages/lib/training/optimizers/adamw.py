@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -90,7 +91,7 @@ class RoundedAdamW(torch.optim.Optimizer):
         state["step"] += 1
         key = None
         if parameter.dtype == torch.bfloat16:
-            start = first_row * parameter[:1].numel()
+            start = first_row * math.prod(parameter.shape[1:])
             key = (state["step"].to(torch.int64) * STEP + self._keys[parameter] + start * INDEX).to(torch.int32)
         update = fused if has_fused_kernel(parameter) else by_parts
         update(gradient, weight.view(-1), first, second, state["step"], key, group, self.scale, self.found_inf)
@@ -148,6 +149,8 @@ def fused(
     found_inf: torch.Tensor | None,
 ) -> None:
     """Update a weight and its moments, [N] each, as `by_parts` does but for rounding, by one compiled kernel."""
+    if not len(weight):  # a rank may have no rows
+        return
     rates = torch.full((), group["lr"], dtype=torch.float32, device=weight.device)
     one, zero = torch.ones_like(rates), torch.zeros_like(rates)
     scalars = (step, rates, one if scale is None else scale.float(), zero if found_inf is None else found_inf)

@@ -90,27 +90,17 @@ def test_an_average_in_bfloat16_that_would_stand_still_is_refused():
     assert recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.99}, "optimizer").beta2 == 0.99
 
 
-@pytest.fixture
-def kernel(monkeypatch):
-    """Let the optimizer use what is compiled on a GPU, without the compiler."""
-    monkeypatch.setattr(adamw, "has_fused_kernel", lambda _: True)
-    monkeypatch.setattr(adamw, "compiled", lambda: adamw.formula)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_the_kernel_of_a_gpu_takes_the_steps_of_a_cpu(dtype, is_compiled, request):
-    by_parts, state = (found := stepped("bfloat16", 4, dtype, scale=0.3, skipped=(2,)))[0], found[1].state
-    request.getfixturevalue("kernel")
-    if is_compiled:
-        request.getfixturevalue("monkeypatch").setattr(adamw, "compiled", lambda: torch.compile(adamw.formula))
+def test_the_kernel_of_a_gpu_takes_the_steps_of_a_cpu(dtype, monkeypatch):
+    by_parts, reference = stepped("bfloat16", 4, dtype, scale=0.3, skipped=(2,))
+    monkeypatch.setattr(adamw, "has_fused_kernel", lambda _: True)
     module, built = stepped("bfloat16", 4, dtype, scale=0.3, skipped=(2,))
     tolerance = {"rtol": 1e-6, "atol": 1e-7} if dtype == torch.float32 else {"rtol": 2**-7, "atol": 0}
     for ours, theirs in zip(module.parameters(), by_parts.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, **tolerance)
         for name in adamw.MOMENTS:
-            torch.testing.assert_close(built.state[ours][name], state[theirs][name], rtol=2**-7, atol=1e-9)
-        assert built.state[ours]["step"] == state[theirs]["step"] == 3
+            torch.testing.assert_close(built.state[ours][name], reference.state[theirs][name], rtol=2**-7, atol=1e-9)
+        assert built.state[ours]["step"] == reference.state[theirs]["step"] == 3
 
 
 def test_weights_are_rounded_by_chance_to_their_value_on_average():
