@@ -1,5 +1,9 @@
-"""Speed: training steps of 1 and 8 billion parameters at 4,096 tokens over a small grid, each beside its plan."""
+"""Speed: training steps of 1 and 8 billion parameters at 4,096 tokens over a small grid.
 
+Each is beside its plan: the peak of memory, and the speed that the ceilings of this card allow (`tools/plan/bound.py`).
+"""
+
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -7,7 +11,8 @@ from benchmarks import train_gpu
 from benchmarks.gpu import ceilings
 from benchmarks.gpu.session import GIB, Skipped, Step, StepError
 from stages.lib import files
-from tools.plan import devices, memory, subject
+from stages.lib.model import flops
+from tools.plan import bound, devices, memory, subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +76,8 @@ def steps(session):
         yield Step(name=cell.name, take=functools.partial(_take, session, cell), minutes=3)
 
 
-def planned_bytes(cell):
-    """Return the planned peak memory of a cell's step on a GPU."""
+def subject_of(cell):
+    """Return the training whose step a cell takes."""
     model, vocab_size = train_gpu.shape_of(cell.shape)
     keys = {
         "steps": 10,
@@ -84,8 +89,24 @@ def planned_bytes(cell):
         "float8": cell.float8,
         "cuda_graphs": cell.cuda_graphs,
     }
-    planned = subject.load("pretrain", keys, model, vocab_size, cell.shape)
-    return memory.memory_of(subject.Subject(planned, 1, 1), gpu=80 * devices.GIB).peak  # a larger one has equal chunks
+    return subject.Subject(subject.load("pretrain", keys, model, vocab_size, cell.shape), 1, 1)
+
+
+def planned_bytes(cell):
+    """Return the planned peak memory of a cell's step on a GPU."""
+    return memory.memory_of(subject_of(cell), gpu=GPU).peak
+
+
+def bound_of(cell, session):
+    """Return the ceilings and the least seconds of a cell's step by part: {} if neither is measured or known."""
+    path, name = session.made / ceilings.FILE, session.device or ""
+    known = devices.ceilings_of(name, flops.peak_flops(name))
+    if path.exists():
+        rates = files.read_json_object(path)
+        known = bound.Ceilings(rates["copy_gb_per_second"] * 1e9, rates["matrix_tflops"] * 1e12, "measured")
+    if known is None:
+        return {}
+    return dataclasses.asdict(known) | {"seconds": bound.seconds_of(subject_of(cell), known, GPU)}
 
 
 def _take(session, cell):
@@ -104,8 +125,11 @@ def _take(session, cell):
     figures = files.read_json_object(output)
     rate, mfu, measured = figures["tokens_per_second"], figures["mfu"], figures["peak_memory_mb"] * 1e6
     line = f"{rate:,.0f} tokens/s, MFU {f'{mfu:.1%}' if isinstance(mfu, float) else mfu}, "
-    if (path := session.made / ceilings.FILE).exists():
-        flops = rate * figures["model_flops_per_token"] / 1e12
-        line += f"{flops / files.read_json_object(path)['matrix_tflops']:.1%} of this card's matrix rate, "
+    if least := bound_of(cell, session):
+        seconds = sum(least["seconds"].values())
+        most = cell.micro_batch_size * cell.seq_len / seconds
+        shares = ", ".join(f"{part} {share / seconds:.0%}" for part, share in least["seconds"].items())
+        of_mfu = f", MFU {mfu * most / rate:.1%}" if isinstance(mfu, float) else ""
+        line += f"at most {most:,.0f}{of_mfu} by {least['source']} ceilings ({shares}), "
     line += f"peak {measured / GIB:.1f} GiB (plan {planned / GIB:.1f})"
-    return line, {"planned_bytes": planned, "measured_bytes": measured} | figures
+    return line, {"planned_bytes": planned, "measured_bytes": measured, "bound": least} | figures

@@ -147,6 +147,8 @@ MISTAKES = [
     (["--ranks", 3], "runs.base.pretrain.global_batch_size must be divisible by the number of ranks (3), got 8"),
     (["--run", "other"], "--run must be one of the runs of config.yaml (base), got 'other'"),
     (["--gpu", "H100", "--mfu", "nan"], "--mfu must be a finite number, got nan"),
+    (["--gpu", "H100", "--matrix-tflops", 700], "--copy-gb-per-second and --matrix-tflops must be given together"),
+    (["--matrix-tflops", 700, "--copy-gb-per-second", 9], "--matrix-tflops needs --gpu, or --memory-gb: the GPU that"),
     (["--fit"], "--fit needs --gpu, or --memory-gb: the GPU that the run must fit"),
     (["--gpu", "A100-80GB"], "runs.base.pretrain.float8 requires an NVIDIA GPU of compute capability 8.9 or higher ("),
 ]
@@ -166,6 +168,23 @@ def test_an_unknown_gpu_is_planned_by_its_numbers(planned):
     assert figures["base"]["time"]["tokens_per_second"] == pytest.approx(
         100e12 / figures["base"]["model"]["flops_per_token"]
     )
+
+
+def test_the_bound_of_a_step_is_beside_its_time_by_given_ceilings_or_the_datasheet(planned):
+    _, text, figures, _ = planned("--gpu", "H100")
+    assert figures["base"]["bound"]["copies"] == pytest.approx(0.9 * 3.35e12)
+    assert "90% of the datasheet's" in text
+    _, text, figures, _ = planned("--gpu", "H100", "--copy-gb-per-second", 3000, "--matrix-tflops", 700)
+    found = figures["base"]["bound"]
+    assert [found["copies"], found["products"], found["source"]] == [3e12, 700e12, "as given"]
+    step_seconds = sum(found["seconds"].values())
+    assert found["tokens_per_second"] == pytest.approx(8 * 64 / step_seconds)
+    assert found["mfu"] == pytest.approx(8 * 64 * figures["base"]["model"]["flops_per_token"] / (step_seconds * 989e12))
+    assert f"an MFU of {found['mfu']:.1%}: at least" in text and "(products " in text
+    muon = KEYS | {"optimizer": {"name": "muon"}}
+    config = CONFIG | {"runs": {"base": CONFIG["runs"]["base"] | {"pretrain": muon}}}
+    assert "  bound   not counted with optimizer.name muon\n" in planned("--gpu", "H100", config=config)[1]
+    assert "  bound   not known: name a GPU" in planned()[1]
 
 
 def test_the_published_7b_takes_162k_gpu_hours():

@@ -145,6 +145,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--gpu", dest="device", metavar="NAME", help="the GPU, for example H100 or A100-40GB")
     add("--memory-gb", dest="device_memory_gb", type=float, metavar="N", help="GiB of one GPU")
     add("--peak-tflops", dest="device_peak_tflops", type=float, metavar="N", help="its dense bfloat16 peak")
+    add(
+        "--copy-gb-per-second",
+        type=float,
+        metavar="N",
+        help="its copies, measured, with --matrix-tflops: for the bound",
+    )
+    add("--matrix-tflops", type=float, metavar="N", help="its bfloat16 products, measured by benchmarks.gpu.ceilings")
     add("--ranks", type=int, default=1, metavar="N", help="GPUs per node (default: 1)")
     add("--nodes", type=int, default=1, metavar="N", help="nodes (default: 1)")
     add("--mfu", type=float, metavar="SHARE", help="for example 0.4 (default: that of earlier runs of these results)")

@@ -1,4 +1,4 @@
-"""The GPUs that are known by name: their memory and peak FLOP/s. Imports no torch."""
+"""The GPUs that are known by name: their memory, its bandwidth and peak FLOP/s. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stages.lib.errors import UserError
 from stages.lib.model import flops
+from tools.plan.bound import Ceilings
 
 GIB = 1 << 30
 
@@ -49,6 +50,29 @@ WITHOUT_FLOAT8 = {
 }
 """{GPU that does not multiply in float8: its compute capability}"""
 
+BANDWIDTHS = {
+    "H100 80GB HBM3": 3.35e12,
+    "H100 PCIe": 2.0e12,
+    "H100 NVL": 3.9e12,
+    "H200": 4.8e12,
+    "H200 NVL": 4.8e12,
+    "GH200 480GB": 4.0e12,
+    "B200": 8.0e12,
+    "A100-SXM4-40GB": 1.555e12,
+    "A100-SXM4-80GB": 2.039e12,
+    "A100-PCIE-40GB": 1.555e12,
+    "A100 80GB PCIe": 1.935e12,
+    "A40": 0.696e12,
+    "A30": 0.933e12,
+    "A10": 0.6e12,
+    "L40S": 0.864e12,
+    "L4": 0.3e12,
+}
+"""Bytes per second of a GPU's memory in NVIDIA's datasheets."""
+
+REACHED = 0.9
+"""Share of a datasheet's figures that large copies and products reach: an assumption."""
+
 RESERVED = 2 * GIB
 """Bytes of a GPU for the CUDA context, cuBLAS and NCCL: an assumption."""
 
@@ -63,6 +87,8 @@ class Device:
     name: str
     memory: int
     peak: float | None
+    ceilings: Ceilings | None = None
+    """The rates of its copies and products; None if they are not known."""
 
     def needed(self, peak_memory: int) -> int:
         """Return the bytes of a GPU that a training needs. `peak_memory`: bytes that are allocated at its peak."""
@@ -85,4 +111,12 @@ def find(name: str | None, memory_gb: float | None, peak_tflops: float | None) -
             f"device_peak_tflops in a profile), got {name!r}"
         )
     peak = flops.PEAKS.get(full or "") if peak_tflops is None else peak_tflops * 1e12
-    return Device(full or f"GPU of {memory:g} GiB", int(memory * GIB), peak)
+    return Device(full or f"GPU of {memory:g} GiB", int(memory * GIB), peak, ceilings_of(full or "", peak))
+
+
+def ceilings_of(name: str, peak: float | None) -> Ceilings | None:
+    """Return the ceilings of a GPU by torch's name of it and its peak, by its datasheet; None if it is not known."""
+    bandwidth = BANDWIDTHS.get(name.removeprefix("NVIDIA "))
+    if bandwidth is None or peak is None:
+        return None
+    return Ceilings(REACHED * bandwidth, REACHED * peak, f"{REACHED:.0%} of the datasheet's")

@@ -14,6 +14,7 @@ from stages.lib.model import flops
 from stages.lib.run_directory import history
 from stages.lib.run_directory.events import read_events
 from stages.lib.training.settings.recipe import auto_batch_size
+from tools.plan import bound
 from tools.plan import memory as memories
 from tools.plan import subject as subjects
 from tools.plan.memory import Memory
@@ -142,6 +143,7 @@ def plan_of(asked: Asked, measured: Speeds, cache: Path | None) -> Figures:
         "memory": _memory(asked, memory, copies),
         "data": data,
         "disk": disk,
+        "bound": _bound(asked, batch, model["flops_per_token"]),
         "time": _time(asked, batch, speed_of(asked, model["flops_per_token"], measured)),
     }
 
@@ -162,6 +164,23 @@ def _memory(asked: Asked, memory: Memory, copies: int) -> Figures:
         "device_bytes": gpu.memory,
         "needed_bytes": needed,
         "fits": needed <= gpu.memory,
+    }
+
+
+def _bound(asked: Asked, batch: Figures, flops_per_token: int) -> Figures | None:
+    """Return the least time of a step, by part, and the speed that it allows; None if no ceilings are known."""
+    gpu = asked.hardware.gpu()
+    if gpu is None or gpu.ceilings is None:
+        return None
+    if (key := bound.uncounted(asked.subject.recipe)) is not None:
+        return {"uncounted": key}
+    seconds = bound.seconds_of(asked.subject, gpu.ceilings)
+    rate = batch["tokens_per_step"] / batch["ranks"] / sum(seconds.values())
+    return {
+        **dataclasses.asdict(gpu.ceilings),
+        "seconds": seconds,
+        "tokens_per_second": rate,
+        "mfu": None if gpu.peak is None else rate * flops_per_token / gpu.peak,
     }
 
 

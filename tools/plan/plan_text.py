@@ -66,6 +66,7 @@ def of_run(plan: Figures) -> str:
         "data": of_sources,
         "eval": evaluations,
         "disk": _disk(plan["disk"]),
+        "bound": _bound(plan["bound"]),
         "time": _time(plan["time"]),
     }
     return "\n".join(f"  {label:<7} {text}" for label, text in lines.items())
@@ -114,6 +115,21 @@ def _disk(disk: Figures) -> str:
     return (
         f"{each}, at most {disk['checkpoints']} at a time ({amount(disk['checkpoints_bytes'])}); exports "
         f"{amount(disk['exports_bytes'])}"
+    )
+
+
+def _bound(bound: Figures | None) -> str:
+    if bound is None:
+        return "not known: name a GPU, or its --copy-gb-per-second and --matrix-tflops"
+    if "uncounted" in bound:
+        return f"not counted with {bound['uncounted']}"
+    total = sum(bound["seconds"].values())
+    shares = ", ".join(f"{part} {seconds / total:.1%}" for part, seconds in bound["seconds"].items())
+    mfu = "" if bound["mfu"] is None else f", an MFU of {bound['mfu']:.1%}"
+    return (
+        f"at most {bound['tokens_per_second']:,.0f} tokens/s per GPU{mfu}: at least {three_digits(total)} s per step "
+        f"({shares}) at {bound['copies'] / 1e9:,.0f} GB/s and {bound['products'] / 1e12:,.0f} TFLOP/s, "
+        f"{bound['source']}"
     )
 
 

@@ -23,6 +23,7 @@ from stages.lib.huggingface import config_json
 from stages.lib.recipe import Reader
 from stages.lib.training.settings.recipe import RANKS_WITHOUT_GPUS, ranks_that_fit
 from tools.plan import devices, subject
+from tools.plan.bound import Ceilings
 from tools.plan.devices import Device
 from tools.plan.subject import Subject
 
@@ -40,6 +41,10 @@ class Hardware:
     device: str | None = None
     device_memory_gb: float | None = None
     device_peak_tflops: float | None = None
+    copy_gb_per_second: float | None = None
+    matrix_tflops: float | None = None
+    """Measured ceilings, the keys of `benchmarks.gpu.ceilings`."""
+
     price: float | None = None
     """Price of one GPU for an hour, in any currency."""
 
@@ -57,7 +62,12 @@ class Hardware:
 
     def gpu(self) -> Device | None:
         """Return the GPU; None if none is named. Raises UserError if it is not known."""
-        return devices.find(self.device, self.device_memory_gb, self.device_peak_tflops)
+        gpu = devices.find(self.device, self.device_memory_gb, self.device_peak_tflops)
+        if gpu is None or self.copy_gb_per_second is None or self.matrix_tflops is None:
+            return gpu
+        return dataclasses.replace(
+            gpu, ceilings=Ceilings(self.copy_gb_per_second * 1e9, self.matrix_tflops * 1e12, "as given")
+        )
 
     def check(self) -> None:
         """Raise UserError for a number that is not positive or not finite, or an MFU above 1."""
@@ -70,6 +80,10 @@ class Hardware:
                 raise UserError(f"{_option(field.name)} must be greater than 0, got {value:g}")
         if self.mfu is not None and self.tokens_per_second is not None:
             raise UserError("--mfu must be omitted with --tokens-per-second, which is the speed itself")
+        if (self.copy_gb_per_second is None) != (self.matrix_tflops is None):
+            raise UserError("--copy-gb-per-second and --matrix-tflops must be given together")
+        if self.matrix_tflops is not None and self.device is None and self.device_memory_gb is None:
+            raise UserError("--matrix-tflops needs --gpu, or --memory-gb: the GPU that it was measured on")
         if self.mfu is not None and self.mfu > 1:
             raise UserError(f"--mfu must be a share of the GPU's peak, at most 1, got {self.mfu:g}")
 
