@@ -339,6 +339,7 @@ def test_the_largest_batch_that_fits_is_found(evaluated, own, tmp_path, monkeypa
         return score(model, rows)
 
     monkeypatch.setattr(loglikelihood, "score", limited)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
     tokenizer, device = manifest.read(evaluated["--corpus"]).identity["tokenizer"], torch.device("cpu")
     model = harness_model.load_model(evaluated["--export"].parent, tokenizer, batch_size=1, window=16, device=device)
     with process_group():

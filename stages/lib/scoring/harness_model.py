@@ -177,8 +177,14 @@ def load_model(
 
 
 def largest_batch(model: Model, window: int) -> int:
-    """Return the largest power of two whose batch fits the memory of every rank's accelerator, up to LARGEST_BATCH."""
+    """Return the largest power of two whose batch fits the memory of every rank's accelerator, up to LARGEST_BATCH.
+
+    A batch is tried only if its `least_bytes` are free.
+    """
+    free, _ = torch.cuda.mem_get_info()
     size = LARGEST_BATCH
+    while size > 1 and least_bytes(model.model, size, window) > free:
+        size //= 2
     while size > 1:
         try:
             _try_batch(model, size, window)
@@ -187,6 +193,23 @@ def largest_batch(model: Model, window: int) -> int:
             torch.cuda.empty_cache()
             size //= 2
     return min(collectives.all_gather_object(size))
+
+
+def least_bytes(model: Any, size: int, window: int) -> int:
+    """Return the bytes that `_try_batch` takes at least beside the weights; 0 for a model not of loglikelihood.SHARING.
+
+    To fill a cache takes the keys and values of all layers and the widest activations of one, to score takes a chunk of
+    logits and their log-probabilities, both in float32.
+    """
+    config, width = model.config, model.dtype.itemsize
+    if config.model_type not in loglikelihood.SHARING:
+        return 0
+    activations = (2 * config.hidden_size + 3 * config.intermediate_size) * width
+    head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
+    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * width
+    scored = 2 * size * max(1, window // 4)
+    logits = min(scored, loglikelihood.HEAD_ROWS) * config.vocab_size * (4 + 4)
+    return max(size * window * (activations + cached), scored * config.hidden_size * width + logits)
 
 
 @torch.inference_mode()

@@ -1,6 +1,7 @@
 """harness_model: requests that the harness would not pass on, models with other attention, and equal requests."""
 
 import io
+import itertools
 import json
 import logging
 import sys
@@ -11,9 +12,10 @@ import torch
 from stages.lib import log
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.scoring import harness, harness_model
+from stages.lib.scoring import harness, harness_model, loglikelihood
 from stages.lib.scoring.tasks.generation_score import END
 from tests.helpers import evaluations
+from tools.plan import fake_step
 
 TOKENIZER = {"bos": 1, "eos": 2, "bos_added": False}
 
@@ -23,13 +25,48 @@ def directory(tmp_path_factory):
     return evaluations.export(tmp_path_factory.mktemp("made"))["--export"].parent
 
 
-def loaded(directory):
-    return harness_model.load_model(directory, TOKENIZER, batch_size=4, window=16, device=torch.device("cpu"))
+def loaded(directory, **options):
+    return harness_model.load_model(
+        directory, TOKENIZER, batch_size=4, window=16, device=torch.device("cpu"), **options
+    )
 
 
 def scores(model, requests):
     with process_group():
         return model._loglikelihood_tokens([(None, *request) for request in requests])
+
+
+class Peak(fake_step.AllocationLog):
+    """The most bytes that are allocated at a time."""
+
+    def bytes(self):
+        return max(itertools.accumulate(change for _, change, _ in self.changes))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("window", "size", "head_rows"), [(16, 4, 2048), (64, 32, 2048), (64, 32, 8)])
+def test_the_least_bytes_of_a_batch_are_most_of_what_it_allocates(
+    directory, monkeypatch, window, size, head_rows, dtype
+):
+    model = loaded(directory, dtype=dtype)
+    monkeypatch.setattr(loglikelihood, "HEAD_ROWS", head_rows)  # few: the keys and values of a cache are more
+    with Peak(is_gloo=False) as peak:
+        harness_model._try_batch(model, size, window)
+    assert 0.6 * peak.bytes() < harness_model.least_bytes(model.model, size, window) <= peak.bytes()
+
+
+def test_a_batch_is_tried_only_if_its_bytes_are_free(directory, monkeypatch):
+    model, tried = loaded(directory), []
+    free = harness_model.least_bytes(model.model, 16, 64)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80 << 30))
+    monkeypatch.setattr(harness_model, "_try_batch", lambda model, size, window: tried.append(size))
+    with process_group():
+        assert harness_model.largest_batch(model, 64) == 16
+        free -= 1
+        assert harness_model.largest_batch(model, 64) == 8
+        free = 0
+        assert harness_model.largest_batch(model, 64) == 1
+    assert tried == [16, 8]
 
 
 def test_an_empty_context_is_the_prefix(directory):
