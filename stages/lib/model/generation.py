@@ -1,9 +1,11 @@
 """Generation with a KV cache: the prompt in one forward pass, then one token per forward pass.
 
-The blocks are those of training, which are given the keys and values of earlier positions.
+The blocks are those of training, which are given the keys and values of earlier positions. On a GPU a token after the
+prompt is one CUDA graph, whose shapes do not grow with the text: the host would launch hundreds of kernels for it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -16,7 +18,8 @@ class LayerCache:
     """Keys and values [B, K, positions, hd] of a layer, filled from the first position on."""
 
     def __init__(self, shape: tuple[int, ...], weight: torch.Tensor) -> None:
-        self.keys, self.values = (torch.empty(shape, dtype=weight.dtype, device=weight.device) for _ in range(2))
+        # zeros: a position that is masked must still be a number
+        self.keys, self.values = (torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2))
         self.length = 0
         """Number of filled positions."""
 
@@ -56,6 +59,77 @@ def next_logits(model: Transformer, tokens: torch.Tensor, cache: Cache) -> torch
     for block, layer in zip(trunk.layers, cache.layers, strict=True):
         x, _ = block(x, cosine, sine, mask, layer)
     return model.head(trunk.dec_norm(x[:, -1]))
+
+
+WARM_UP = 2
+"""Steps before the capture: torch chooses kernels and allocates workspaces in them."""
+
+
+class StaticSteps:
+    """Computes what `next_logits` does for one token after another, with tensors whose shapes and places stay.
+
+    Attention is to all positions of the cache, and those to come are masked: the logits are those of `next_logits` up
+    to rounding. Not for sliding windows, nor for experts, whose numbers of tokens the host may wait for.
+    """
+
+    def __init__(self, model: Transformer, cache: Cache) -> None:
+        self.model, self.cache = model, cache
+        keys = cache.layers[0].keys
+        self.tokens = torch.zeros(len(keys), 1, dtype=torch.int64, device=keys.device)
+        self.position = torch.full((1,), cache.length, device=keys.device)
+        self.positions = torch.arange(keys.shape[2], device=keys.device)
+        self.layers = [_PlacedCache(layer, self.position) for layer in cache.layers]
+        self.stream = torch.cuda.Stream()
+        self.graph: Any = None
+        self._logits: torch.Tensor | None = None
+        self._num_run = 0
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """int64 [B, 1] -> the logits [B, V] of the token after `tokens`, which the next call overwrites."""
+        self.tokens.copy_(tokens)
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        if self._num_run < WARM_UP:
+            self._num_run += 1
+            with torch.cuda.stream(self.stream):
+                logits = self._step()
+            current.wait_stream(self.stream)
+        else:
+            if self.graph is None:
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+                    self._logits = self._step()
+            self.graph.replay()
+            assert self._logits is not None
+            logits = self._logits
+        self.position += 1
+        return logits
+
+    def _step(self) -> torch.Tensor:
+        cosine, sine = (table.index_select(0, self.position) for table in self.cache.rotation)
+        mask = (self.positions <= self.position).view(1, 1, 1, -1)
+        trunk = self.model.base_model
+        x = trunk.embedding(self.tokens)
+        for block, layer in zip(trunk.layers, self.layers, strict=True):
+            x, _ = block(x, cosine, sine, mask, layer)
+        return self.model.head(trunk.dec_norm(x[:, -1]))
+
+
+class _PlacedCache:
+    """A LayerCache whose next position is a tensor [1]; its keys and values are those of all positions."""
+
+    def __init__(self, layer: LayerCache, position: torch.Tensor) -> None:
+        self.layer, self.position = layer, position
+
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for known, new in ((self.layer.keys, keys), (self.layer.values, values)):
+            known.index_copy_(2, self.position, new)
+        return self.layer.keys, self.layer.values
+
+
+def has_static_steps(model: Transformer) -> bool:
+    """Return true if tokens after a prompt are computed by StaticSteps."""
+    return model.head.weight.device.type == "cuda" and model.recipe.window is None and model.recipe.router is None
 
 
 class Sampler:
@@ -114,8 +188,11 @@ def continuations(
     """
     cache = Cache(model, len(prompt), prompt.shape[1] + limit - 1)
     tokens, running = prompt, [True] * len(prompt)
-    for _ in range(limit):
-        logits = next_logits(model, tokens, cache)[:, :vocab_size]
+    steps: StaticSteps | None = None
+    for number in range(limit):
+        if number == 1 and has_static_steps(model):
+            steps = StaticSteps(model, cache)
+        logits = (next_logits(model, tokens, cache) if steps is None else steps(tokens))[:, :vocab_size]
         if not torch.isfinite(logits).all():
             raise UserError(
                 "the logits must be finite numbers, and the model gives NaN or infinity: its weights are not usable"

@@ -1,12 +1,16 @@
 """Generation with a KV cache against full forward passes, and the sampler."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from stages.lib.errors import UserError
 from stages.lib.model import generation
 from stages.lib.model.architectures import LlamaRecipe
+from tests.helpers import recorded_graph
 from tests.helpers.export_fixtures import random_model
+from tests.helpers.recorded_graph import RecordedGraph
 from tests.helpers.training import MODEL
 
 VOCABULARY = 70
@@ -40,6 +44,39 @@ def test_cached_logits_equal_those_of_a_full_forward(name, dtype, tolerance, pro
     found = [generation.next_logits(model, given[:, :prompt], cache)]
     found += [generation.next_logits(model, given[:, at : at + 1], cache) for at in range(prompt, given.shape[1])]
     torch.testing.assert_close(torch.stack(found, 1), expected[:, prompt - 1 :], rtol=0, atol=tolerance)
+
+
+def test_steps_of_one_graph_give_the_logits_and_texts_of_growing_ones(monkeypatch):
+    recorded_graph.install(monkeypatch)
+    monkeypatch.setattr(generation, "has_static_steps", lambda model: False)
+    model, given, limit = model_of("gqa"), tokens(length=7), 20
+    expected = texts(model, given, limit, GREEDY)
+    drawn = texts(model, given, limit, generation.Sampler(1, 0.9, range(3)))
+    monkeypatch.setattr(generation, "has_static_steps", lambda model: True)
+    assert texts(model, given, limit, GREEDY) == expected
+    assert RecordedGraph.made == 1  # of the first text that is longer than the warm-up
+    assert texts(model, given, limit, generation.Sampler(1, 0.9, range(3))) == drawn
+    assert texts(model, given, 1 + generation.WARM_UP, GREEDY) == [row[: 1 + generation.WARM_UP] for row in expected]
+    assert RecordedGraph.made == 2
+    with torch.inference_mode():
+        grown, placed = (generation.Cache(model, 3, 40) for _ in range(2))
+        for cache in (grown, placed):
+            generation.next_logits(model, given, cache)
+        steps, row = generation.StaticSteps(model, placed), tokens(length=40)[:, 7:]
+        for at in range(33):
+            one = row[:, at : at + 1]
+            torch.testing.assert_close(steps(one), generation.next_logits(model, one, grown), rtol=0, atol=1e-5)
+    assert steps.graph.num_replays == 33 - generation.WARM_UP
+
+
+@pytest.mark.parametrize(
+    ("device", "window", "router", "expected"),
+    [("cuda", None, None, True), ("cpu", None, None, False), ("cuda", 8, None, False), ("cuda", None, 2, False)],
+)
+def test_windows_experts_and_cpus_have_steps_that_grow(device, window, router, expected):
+    weight = SimpleNamespace(device=torch.device(device))
+    recipe = SimpleNamespace(window=window, router=router)
+    assert generation.has_static_steps(SimpleNamespace(head=SimpleNamespace(weight=weight), recipe=recipe)) is expected
 
 
 def test_rows_stop_before_their_end_while_others_continue():
