@@ -14,6 +14,9 @@ from stages.lib import files
 from stages.lib.model import flops
 from tools.plan import bound, devices, memory, subject
 
+GPU = 80 * GIB
+"""Bytes of the GPU that is planned for: one with more has chunks of the loss as large."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:

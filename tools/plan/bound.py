@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from stages.lib.model import flops, key_table
 from tools.plan.subject import PlannedRecipe, Subject
 
-CHUNK = 512
-"""Tokens per chunk of the loss, `loss.CHUNK`."""
-
 FLOAT8_SPEEDUP = 2
 """Rate of products in float8 beside bfloat16, by NVIDIA's datasheets."""
 
@@ -44,10 +41,13 @@ def uncounted(recipe: PlannedRecipe) -> str | None:
     return next((key for key, is_set in keys.items() if is_set), None)
 
 
-def seconds_of(subject: Subject, ceilings: Ceilings) -> dict[str, float]:
-    """Return the least seconds of each part of a step on one rank, unless it is `uncounted`."""
+def seconds_of(subject: Subject, ceilings: Ceilings, gpu: int) -> dict[str, float]:
+    """Return the least seconds of each part of a step on one rank, unless it is `uncounted`.
+
+    `gpu`: bytes of the GPU, on which the chunks of the loss depend.
+    """
     computed = {part: number / ceilings.products for part, number in flops_of(subject).items()}
-    return computed | {part: number / ceilings.copies for part, number in bytes_of(subject).items()}
+    return computed | {part: number / ceilings.copies for part, number in bytes_of(subject, gpu).items()}
 
 
 def flops_of(subject: Subject) -> dict[str, float]:
@@ -71,15 +71,14 @@ def flops_of(subject: Subject) -> dict[str, float]:
     return {"products": (head + of_blocks) * tokens, "attention": attention * tokens}
 
 
-def bytes_of(subject: Subject) -> dict[str, float]:
-    """Return the bytes that a step reads and writes on one rank beside its products, by part."""
+def bytes_of(subject: Subject, gpu: int) -> dict[str, float]:
+    """Return the bytes that a step reads and writes on one rank beside its products, by part. `gpu`: its bytes."""
     recipe, micro_batches = subject.recipe, subject.accumulation
     table = key_table.build(recipe.model, recipe.vocab_size)
     num_all = sum(weight.numel for weight in table.weights)
     num_blocks = sum(weight.numel for layer in table.layers for weight in layer)
     shards = num_shards(subject)
-    is_fsdp = subject.world_size > 1 or (recipe.dtype == "bfloat16" and not recipe.cuda_graphs)
-    if is_fsdp:
+    if subject.world_size > 1:
         num_gathered = num_all + num_blocks * (recipe.sharding in ("full", "hybrid-full"))
         copies = micro_batches * gather(recipe, shards) * num_gathered
         # replicas are reduced once, and until then each adds to whole gradients
@@ -91,7 +90,7 @@ def bytes_of(subject: Subject) -> dict[str, float]:
     return {
         "copies": copies,
         "embedding": micro_batches * embedding(recipe),
-        "loss": micro_batches * loss(recipe),
+        "loss": micro_batches * loss(recipe, gpu),
         "optimizer": (clipping(recipe) + update(recipe)) * num_all / shards,
     }
 
@@ -105,7 +104,7 @@ def num_shards(subject: Subject) -> int:
 def _widths(recipe: PlannedRecipe) -> tuple[int, int]:
     """Return the bytes of a number in the passes, and of a weight and its gradient."""
     width = WIDTHS[recipe.dtype]
-    return width, max(4, width)
+    return width, max(WIDTHS[recipe.weights_dtype], width)
 
 
 def gather(recipe: PlannedRecipe, shards: int) -> float:
@@ -118,7 +117,8 @@ def gather(recipe: PlannedRecipe, shards: int) -> float:
 def reduction(recipe: PlannedRecipe, shards: int) -> float:
     """Return FSDP's bytes per parameter each time that gradients are reduced; a single rank divides and copies them."""
     width, wide = _widths(recipe)
-    return width + wide + (4 * wide if shards == 1 else 0)
+    reduced = max(4, width)
+    return width + reduced + (4 * reduced if shards == 1 else 0) + (reduced + wide if wide != reduced else 0) / shards
 
 
 def casts(recipe: PlannedRecipe, num_all: int, num_blocks: int) -> float:
@@ -128,8 +128,7 @@ def casts(recipe: PlannedRecipe, num_all: int, num_blocks: int) -> float:
         return 0
     checkpointing = recipe.activation_checkpointing
     again = {"none": 0.0, "ratio": checkpointing.ratio or 0.0}.get(checkpointing.mode, 1.0)
-    tied = recipe.vocab_size * recipe.model.hidden_size * recipe.model.tie_word_embeddings  # the head casts it as well
-    return (wide + width) * (2 * (num_all + tied) + again * num_blocks)
+    return (wide + width) * (2 * num_all + again * num_blocks)
 
 
 def accumulation(recipe: PlannedRecipe) -> int:
@@ -138,15 +137,19 @@ def accumulation(recipe: PlannedRecipe) -> int:
 
 
 def clipping(recipe: PlannedRecipe) -> int:
-    """Return the bytes per parameter of the norm (squares, their sum) and of scaling."""
-    return 5 * _widths(recipe)[1]
+    """Return the bytes per parameter of the norm, and of scaled gradients that torch's fused step writes."""
+    return _widths(recipe)[1] * (1 if has_one_kernel(recipe) else 2)
 
 
 def update(recipe: PlannedRecipe) -> int:
-    """Return the bytes per parameter of AdamW: gradient, weight, two moments; bfloat16 ones are copied from and to."""
+    """Return the bytes per parameter of AdamW: a gradient is read, a weight and two moments are read and written."""
     wide = _widths(recipe)[1]
-    copies = 4 * (2 + wide) if recipe.optimizer.state_dtype == "bfloat16" else 0
-    return 7 * wide + copies
+    return 3 * wide + 4 * (2 if recipe.optimizer.state_dtype == "bfloat16" else max(4, wide))
+
+
+def has_one_kernel(recipe: PlannedRecipe) -> bool:
+    """Return true if one kernel of ours is the update, see `adamw.fused`."""
+    return "bfloat16" in (recipe.optimizer.state_dtype, recipe.weights_dtype)
 
 
 def embedding(recipe: PlannedRecipe) -> int:
@@ -156,11 +159,12 @@ def embedding(recipe: PlannedRecipe) -> int:
     return width * recipe.model.hidden_size * (3 * rows + gradient)
 
 
-def loss(recipe: PlannedRecipe) -> int:
-    """Return the bytes per micro-batch of the cross-entropy in chunks."""
-    width, wide = _widths(recipe)
+def loss(recipe: PlannedRecipe, gpu: int) -> int:
+    """Return the bytes per micro-batch of the cross-entropy in chunks, which adds up in at least float32."""
+    width = WIDTHS[recipe.dtype]
+    wide, chunk = max(4, width), flops.loss_chunk(gpu, recipe.vocab_size)
     cast = 0 if width == wide else width + wide
     tokens, head = recipe.micro_batch_size * recipe.seq_len, recipe.vocab_size * recipe.model.hidden_size
     of_logits = tokens * recipe.vocab_size * (8 * wide + 2 * cast)  # largest, difference, exponential, sum, gradient
-    sums = 0 if width == wide else math.ceil(tokens / CHUNK) * (width + 2 * wide)  # of the head's gradient, per chunk
+    sums = 0 if width == wide else math.ceil(tokens / chunk) * (width + 2 * wide)  # of the head's gradient, per chunk
     return of_logits + head * (sums + 3 * wide + cast) + tokens * recipe.model.hidden_size * 4 * width

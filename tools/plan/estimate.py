@@ -174,7 +174,7 @@ def _bound(asked: Asked, batch: Figures, flops_per_token: int) -> Figures | None
         return None
     if (key := bound.uncounted(asked.subject.recipe)) is not None:
         return {"uncounted": key}
-    seconds = bound.seconds_of(asked.subject, gpu.ceilings)
+    seconds = bound.seconds_of(asked.subject, gpu.ceilings, gpu.memory)
     rate = batch["tokens_per_step"] / batch["ranks"] / sum(seconds.values())
     return {
         **dataclasses.asdict(gpu.ceilings),

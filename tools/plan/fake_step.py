@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from stages.lib.distributed import collectives, row_exchange
-from stages.lib.model import experts, loss, transformer
+from stages.lib.model import experts, flops, loss, transformer
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import cuda_graphs, parallelize
 from stages.lib.training.objectives.dpo import Dpo
@@ -233,6 +233,10 @@ def _fake_ranks(subject: Subject) -> Iterator[None]:
             dist.destroy_process_group()
 
 
+def fused_update(*_: Any) -> None:
+    """Stand for the one kernel of an update, which allocates nothing."""
+
+
 @contextlib.contextmanager
 def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
     """Replace what needs data, and what a GPU does otherwise than a CPU."""
@@ -251,9 +255,10 @@ def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
         replace(experts, "looped_product", _balanced_product)
         replace(loss, "rows_at_a_time", len)  # thousands of calls without data would take most of the time
         if gpu is not None:
-            replace(loss, "chunk_size", lambda _, vocab_size: loss.chunk_of_memory(gpu, vocab_size))
+            replace(loss, "chunk_size", lambda _, vocab_size: flops.loss_chunk(gpu, vocab_size))
             replace(adamw, "has_fused_kernel", lambda parameter: parameter.dtype != torch.float64)
-            replace(adamw, "fused", lambda *_: None)  # one kernel, which allocates nothing
+            replace(adamw, "fused", fused_update)
+            replace(adamw, "scales_in_step", lambda _: True)
             replace(transformer, "mask_of", lambda *_: None)  # a BlockMask has a 16,384th of the elements
             replace(
                 *(experts, "has_grouped_kernel"),

@@ -92,3 +92,16 @@ def _attention_size(model_config: ModelRecipe, seq_len: int) -> int:
     """The width of all attention heads together, times the tokens to which a token attends, as FORMULA counts them."""
     num_tokens = min(seq_len, model_config.window or seq_len)
     return model_config.num_attention_heads * model_config.head_size * num_tokens
+
+
+SMALLEST_CHUNK, LARGEST_CHUNK = 512, 4096
+"""Tokens per chunk of the loss on a GPU."""
+
+LOGITS_SHARE = 1 / 32
+"""Share of a GPU's memory that the float32 logits of a chunk take at most, if they are more than the smallest."""
+
+
+def loss_chunk(num_bytes: float, vocab_size: int) -> int:
+    """Return the tokens of a chunk of the loss on a GPU with so many bytes of memory: a power of two."""
+    tokens = int(num_bytes * LOGITS_SHARE / (4 * vocab_size))
+    return min(LARGEST_CHUNK, 1 << max(SMALLEST_CHUNK, tokens).bit_length() - 1)

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from stages.lib.model.flops import loss_chunk
+
 
 def chunked_log_probs(hidden_states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return ln softmax(hidden_states @ weight.T)[target] of each target, 0 where it is IGNORED: [N].
@@ -52,11 +54,8 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
 
 IGNORED = -100
-CHUNK, LARGEST_CHUNK = 512, 4096
-"""Tokens per chunk. 512: enough for fast matrix products, and 64 MB of logits at a vocabulary of 32k."""
-
-LOGITS_SHARE = 1 / 32
-"""The share of a GPU's memory that the float32 logits of a chunk take at most, if they are more than CHUNK."""
+CHUNK = 512
+"""Tokens per chunk on the CPU: enough for fast matrix products, and 64 MB of logits at a vocabulary of 32k."""
 
 CACHED = 1 << 18
 """Logits that are worked on at a time on the CPU: 1 MB, which the second cache of a core holds."""
@@ -74,13 +73,7 @@ def chunk_size(device: torch.device, vocab_size: int) -> int:
 
     So a GPU has as large ones as its memory allows: of 80 GB, 4,096 tokens at a vocabulary of 128k.
     """
-    return CHUNK if device.type != "cuda" else chunk_of_memory(_memory(device), vocab_size)
-
-
-def chunk_of_memory(num_bytes: float, vocab_size: int) -> int:
-    """Return the tokens of a chunk on a GPU with some memory: a power of two."""
-    tokens = int(num_bytes * LOGITS_SHARE / (torch.float32.itemsize * vocab_size))
-    return min(LARGEST_CHUNK, 1 << max(CHUNK, tokens).bit_length() - 1)
+    return CHUNK if device.type != "cuda" else loss_chunk(_memory(device), vocab_size)
 
 
 @functools.cache

@@ -243,7 +243,7 @@ class AdamW(torch.optim.AdamW):
 
     def scale_gradients(self, scale: torch.Tensor) -> None:
         """Multiply the gradients by `scale`, a float64 scalar: on a GPU in the next step."""
-        if self.param_groups[0]["params"][0].device.type == "cuda":
+        if scales_in_step(self.param_groups[0]["params"][0]):
             self.grad_scale = scale.reciprocal().float()
         else:
             scale_gradients(self, scale)
@@ -255,6 +255,11 @@ class AdamW(torch.optim.AdamW):
     def state_bytes(self, parameter: torch.Tensor) -> int:
         """Return the bytes of state per element of a parameter."""
         return len(MOMENTS) * parameter.element_size()
+
+
+def scales_in_step(parameter: torch.Tensor) -> bool:
+    """Return true if torch's fused step scales the gradients itself, by a float32 number."""
+    return parameter.device.type == "cuda" and parameter.dtype != torch.float64
 
 
 def build(

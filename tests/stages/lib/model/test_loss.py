@@ -5,7 +5,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from stages.lib.model import loss
-from stages.lib.model.loss import CHUNK, IGNORED, chunk_of_memory, chunked_cross_entropy, chunked_log_probs
+from stages.lib.model.flops import loss_chunk
+from stages.lib.model.loss import CHUNK, IGNORED, chunked_cross_entropy, chunked_log_probs
 
 TOKENS, HIDDEN_SIZE, VOCABULARY = 2 * CHUNK + 37, 16, 101
 
@@ -50,7 +51,7 @@ def test_values_and_gradients_are_those_of_plain_cross_entropy_and_z_loss(dtype,
 
 def test_a_gpu_with_more_memory_has_larger_chunks_which_change_no_loss(monkeypatch):
     sizes = [(80e9, 128_256), (24e9, 128_256), (80e9, 32_000), (4e9, 256_000)]
-    assert [chunk_of_memory(*size) for size in sizes] == [4096, 1024, 4096, 512]
+    assert [loss_chunk(*size) for size in sizes] == [4096, 1024, 4096, 512]
     found = values_and_gradients(chunked_cross_entropy, torch.float64, 1e-2)
     monkeypatch.setattr(loss, "chunk_size", lambda *_: 4096)
     for ours, theirs in zip(values_and_gradients(chunked_cross_entropy, torch.float64, 1e-2), found, strict=True):
