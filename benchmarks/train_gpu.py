@@ -13,6 +13,7 @@ config/NAME.yaml. Nothing is saved, and data comes from memory.
 
 import argparse
 import contextlib
+import os
 import statistics
 import sys
 import time
@@ -73,6 +74,7 @@ def recipe_of(arguments):
         "seq_len": arguments.seq_len,
         "global_batch_size": arguments.micro_batch_size * arguments.accumulation,
         "micro_batch_size": arguments.micro_batch_size,
+        "weights_dtype": arguments.weights_dtype,
         "optimizer": {"state_dtype": arguments.state_dtype},
         "activation_checkpointing": {"mode": arguments.activation_checkpointing},
         "compile": arguments.compile,
@@ -100,6 +102,19 @@ def measure(stepper, samples, train_recipe, throughput, device):
     return entries
 
 
+def profile(stepper, samples, train_recipe, device, prefix):
+    """Take one more step, and write the table of its kernels and its trace."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    batch = samples.batch(range(train_recipe.global_batch_size))
+    with torch.profiler.profile() as found:
+        stepper.take(train_recipe.steps - 1, *batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    order = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    prefix.with_suffix(".txt").write_text(found.key_averages().table(sort_by=order, row_limit=60), encoding="utf-8")
+    found.export_chrome_trace(f"{prefix}.json.gz")
+
+
 def check_device(train_recipe, model_config, device):
     """End with UNAVAILABLE if float8 or CUDA graphs cannot be used here."""
     try:
@@ -113,8 +128,11 @@ def check_device(train_recipe, model_config, device):
 @contextlib.contextmanager
 def attention(name):
     """Choose the kernels of scaled_dot_product_attention: its own order, one backend first, or FlashAttention-3."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
     from torch.nn import attention as kernels
 
+    if name != "torch":  # torch's key of a compiled block leaves out the order of backends
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{cache_dir()}-{name}"
     if name == "fa3":
         try:
             kernels.activate_flash_attention_impl("FA3")
@@ -141,10 +159,12 @@ def main():
     parser.add_argument("--steps", type=int, default=20, help="steps after the warm-up")
     parser.add_argument("--activation-checkpointing", default="none", choices=MODES)
     parser.add_argument("--state-dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--weights-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--float8", action="store_true", help="products of the blocks in float8")
     parser.add_argument("--cuda-graphs", action="store_true", help="each micro-batch as one CUDA graph")
     parser.add_argument("--attention", default="torch", choices=("torch", "cudnn", "flash", "math", "fa3"))
+    parser.add_argument("--profile", type=Path, metavar="PREFIX", help="write PREFIX.txt and PREFIX.json.gz of a step")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
     arguments = parser.parse_args()
     model_config, vocab_size = model_of(arguments.shape)
@@ -161,6 +181,8 @@ def main():
             model_config, vocab_size, train_recipe.seq_len, 1, device, (arguments.activation_checkpointing, None)
         )
         entries = measure(stepper, samples, train_recipe, throughput, device)
+        if arguments.profile:
+            profile(stepper, samples, train_recipe, device, arguments.profile)
     medians = {}
     for name in ("tokens_per_second", "mfu", "hfu"):
         values = [entry[name] for entry in entries]

@@ -2,17 +2,17 @@
 
     python -m benchmarks.gpu                          # all, in order: correctness, ceilings, speed, peers
     python -m benchmarks.gpu --groups speed --minutes 10
-    python -m benchmarks.gpu --prepare                # the corpus alone, on a machine without a GPU
+    python -m benchmarks.gpu --prepare                # corpus and plans, on a machine without a GPU
     python -m benchmarks.gpu --dry                    # a small part of each group, on the CPU: a smoke test
     python -m benchmarks.gpu --groups peers --peer "torchtitan=python titan.py --shape 8b"
 
 Correctness trains a tiny model 40 steps in each mode of training on the GPU, and compares its losses with the same
 training on the CPU; a killed and resumed training must have equal bits. Parity compares float8 with bfloat16, and CUDA
 graphs with the same training without them. Ceilings are the card's copy bandwidth and matrix rate. Speed takes training
-steps of 1 and 8 billion parameters over a small grid. Peers are other libraries that are installed, and those whose
-command --peer gives. No step needs a network. A step has a time limit and one line of result; one that fails does not
-stop the others. --work keeps the corpus, the runs and the log of each step; --output has all figures, and is written
-after each step.
+steps of 1 and 8 billion parameters over a small grid, those that fit the card by their plan, and profiles one of each.
+Peers are other libraries that are installed, and those whose command --peer gives. No step needs a network. A step has
+a time limit and one line of result; one that fails does not stop the others. --work keeps the corpus, the runs and the
+log of each step; --output has all figures, and is written after each step.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu import ceilings, correctness, parity, peers, speed
-from benchmarks.gpu.session import Session, check_gpu
+from benchmarks.gpu.session import Session, check_gpu, memory_of_gpu
 from stages.lib.errors import UserError
 
 GROUPS = {
@@ -41,7 +41,7 @@ def main(argv=None):
     parser.add_argument("--work", type=Path, default=Path("gpu_work"), help="corpus, runs and logs (default: gpu_work)")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/gpu.json"))
     parser.add_argument("--dry", action="store_true", help="a small part of each group, on the CPU")
-    parser.add_argument("--prepare", action="store_true", help="make the corpus in --work, and end")
+    parser.add_argument("--prepare", action="store_true", help="make corpus and plans in --work, and end")
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=COMMAND", help="a further one, see benchmarks/gpu/peers.py"
     )
@@ -50,11 +50,13 @@ def main(argv=None):
         others = peers.named(arguments.peer)
         device = None if arguments.dry or arguments.prepare else check_gpu()
         session = Session(arguments.work, arguments.output, arguments.minutes, arguments.dry, device, others)
+        if device is not None and "speed" in arguments.groups:
+            speed.check_memory(session, memory_of_gpu())
     except (UserError, OSError) as error:
         print(f"gpu: {error}", file=sys.stderr)
         return 2
     if arguments.prepare:
-        session.run([correctness.corpus_step(session)])
+        session.run([correctness.corpus_step(session, is_elsewhere=True), speed.plans_step(session)])
     else:
         for group in arguments.groups:
             session.run(GROUPS[group](session))

@@ -1,6 +1,7 @@
 """Correctness: each mode of training on the GPU against the same losses on the CPU, bits after a kill, other stages."""
 
 import functools
+import importlib.util
 import json
 import threading
 from dataclasses import dataclass, field
@@ -87,19 +88,23 @@ MODES = {
 }
 
 
-def corpus_step(session):
-    """Return the step that makes the corpus, if it is not there."""
+def corpus_step(session, *, is_elsewhere=False):
+    """Return the step that makes the corpus, if it is not there.
+
+    `is_elsewhere`: trainings run on another machine, so what names files of this one's Python is not made.
+    """
 
     def take():
         home, corpus = session.corpus, session.corpus / "tokens/manifest.json"
+        if not is_elsewhere and not (home / STATEMENTS).exists():
+            words = ["--name", "statements", *_recipe({"kind": "python-statements", "validation": 0.1})]
+            session.command("corpus", "stages.list", *words, "--output", home / STATEMENTS)
         if corpus.exists():
             return f"{corpus} exists", {}
         listed, tokenizer, part = home / "list.json", home / TOKENIZER, home / "tokens/code/00000.json"
         sample = {"vocab_size": VOCABULARY, "sample": {"code": 1}}
         for words in (
             ["list", "--name", "code", *_recipe({"kind": "python-code", "validation": 0.1}), "--output", listed],
-            ["list", "--name", "statements", *_recipe({"kind": "python-statements", "validation": 0.1})]
-            + ["--output", home / STATEMENTS],
             ["train_tokenizer", "--lists", listed, *_recipe(sample), "--output", tokenizer],
             ["tokenize", "--list", listed, "--tokenizer", tokenizer, "--part", 0, *_recipe({"parts": 1})]
             + ["--output", part],
@@ -307,6 +312,8 @@ def _evaluate(session):
     places = ["cpu"] if session.dry else ["gpu", "cpu"]
     if not export.exists():
         raise Skipped("there is no export")
+    if missing := [package for package in ("lm_eval", "orjson") if importlib.util.find_spec(package) is None]:
+        raise Skipped(f"{' and '.join(missing)} must be installed")
     for place in places:
         output = session.made / f"eval-{place}/validation.json"
         recipe = {"tasks": ["bits_per_byte"], "bytes_per_source": 20_000}

@@ -42,6 +42,13 @@ def check_gpu():
     return name
 
 
+def memory_of_gpu():
+    """Return the bytes of the GPU."""
+    import torch
+
+    return torch.cuda.mem_get_info()[1]
+
+
 class StepError(Exception):
     """A step failed: a command ended with an error or took too long, or a figure is out of its bounds.
 
@@ -92,9 +99,15 @@ class Session:
             together = 1
             while not steps[0].alone and together < len(steps) and not steps[together].alone:
                 together += 1
-            with ThreadPoolExecutor(max(1, min(8, (os.cpu_count() or 2) // 2))) as pool:
-                list(pool.map(self._take, steps[:together]))
+            if together == 1:  # in this thread: torch ends the process if another one uses fake tensors first
+                self._take(steps[0])
+            else:
+                self._take_together(steps[:together])
             steps = steps[together:]
+
+    def _take_together(self, steps):
+        with ThreadPoolExecutor(max(1, min(8, (os.cpu_count() or 2) // 2))) as pool:
+            list(pool.map(self._take, steps))
 
     def end(self):
         """Print the counts; return the exit code: 1 if a step failed."""

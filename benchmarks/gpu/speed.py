@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from benchmarks import train_gpu
 from benchmarks.gpu import ceilings
-from benchmarks.gpu.session import GIB, Skipped, Step, StepError
+from benchmarks.gpu.session import GIB, Skipped, Step, StepError, memory_of_gpu
 from stages.lib import files
+from stages.lib.errors import UserError
 from stages.lib.model import flops
 from tools.plan import bound, devices, memory, subject
 
@@ -26,7 +27,9 @@ class Cell:
     seq_len: int = 4096
     micro_batch_size: int = 1
     mode: str = "none"
+    accumulation: int = 1
     state_dtype: str = "float32"
+    weights_dtype: str = "float32"
     float8: bool = False
     cuda_graphs: bool = False
     more: tuple[str, ...] = ()
@@ -36,7 +39,9 @@ class Cell:
     def name(self):
         """The cell in words."""
         words = [self.shape, f"micro-batch {self.micro_batch_size}", self.mode]
+        words += [f"{self.accumulation} micro-batches"] * (self.accumulation > 1)
         words += ["bfloat16 moments"] * (self.state_dtype == "bfloat16")
+        words += ["bfloat16 weights"] * (self.weights_dtype == "bfloat16")
         words += ["float8"] * self.float8 + ["CUDA graphs"] * self.cuda_graphs
         return ", ".join([*words, *(word.lstrip("-") for word in self.more)])
 
@@ -44,17 +49,25 @@ class Cell:
         """Return the options of benchmarks.train_gpu."""
         return [
             *(self.shape, "--seq-len", self.seq_len, "--micro-batch-size", self.micro_batch_size),
-            *("--activation-checkpointing", self.mode, "--state-dtype", self.state_dtype, "--steps", 10, *self.more),
+            *("--accumulation", self.accumulation, "--activation-checkpointing", self.mode, *self.more),
+            *("--state-dtype", self.state_dtype, "--weights-dtype", self.weights_dtype),
+            *("--steps", max(3, 10 // self.accumulation)),
             *(["--float8"] * self.float8 + ["--cuda-graphs"] * self.cuda_graphs),
         ]
 
 
+HALF = {"shape": "llama3-8b", "state_dtype": "bfloat16", "weights_dtype": "bfloat16"}
+"""8B as peers train it on one card."""
+
 GRID = (
     Cell(shape="llama3-1b", micro_batch_size=4, mode="selective"),
-    Cell(shape="llama3-1b", micro_batch_size=4),
+    Cell(shape="llama3-1b", micro_batch_size=8),
+    Cell(shape="llama3-1b", micro_batch_size=8, accumulation=4),
+    Cell(**HALF, micro_batch_size=2, mode="full"),  # the settings of transformers in peers.py
+    Cell(**HALF, micro_batch_size=1, accumulation=8, mode="selective"),  # 32,768 tokens per step: KempnerForge's
+    Cell(**HALF, micro_batch_size=4, accumulation=2, mode="selective"),  # the same, of a larger card
+    Cell(shape="llama3-8b", micro_batch_size=2, accumulation=4, mode="selective", state_dtype="bfloat16"),
     Cell(shape="llama3-8b", micro_batch_size=2, mode="full", state_dtype="bfloat16"),
-    Cell(shape="llama3-8b", micro_batch_size=2, mode="selective", state_dtype="bfloat16"),
-    Cell(shape="llama3-8b", micro_batch_size=2, state_dtype="bfloat16"),
     Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", float8=True),
     Cell(shape="llama3-8b", micro_batch_size=2, mode="selective", state_dtype="bfloat16", float8=True),
     Cell(shape="llama3-1b", micro_batch_size=1, mode="selective"),
@@ -72,11 +85,39 @@ DRY_GRID = (
 )
 DRY_MEMORY = 8 * GIB
 
+PROFILES = (
+    Cell(shape="llama3-1b", micro_batch_size=8),
+    Cell(**HALF, micro_batch_size=1, mode="selective"),
+)
+DRY_PROFILES = (Cell(shape="tiny", seq_len=64, micro_batch_size=2, more=("--no-compile",)),)
+
 
 def steps(session):
     """Yield a step per cell, the most telling first."""
     for cell in DRY_GRID if session.dry else GRID:
         yield Step(name=cell.name, take=functools.partial(_take, session, cell), minutes=3)
+    for cell in DRY_PROFILES if session.dry else PROFILES:
+        yield Step(name=f"profile, {cell.name}", take=functools.partial(_profile, session, cell), minutes=3)
+
+
+def plans_step(session):
+    """Return the step that plans the memory of all cells, and keeps it in --work."""
+
+    def take():
+        peaks = {cell.name: planned_bytes(cell, session) for cell in GRID}
+        return f"{len(peaks)} cells are planned", {"planned_bytes": peaks}
+
+    return Step(name="plans", take=take, minutes=5)
+
+
+def check_memory(session, total):
+    """Raise UserError if a card of `total` bytes has too little memory for any cell."""
+    least = min(planned_bytes(cell, session) for cell in GRID) + devices.RESERVED
+    if least > total:
+        raise UserError(
+            f"the smallest cell of speed needs {least / GIB:.1f} GiB by its plan, and the card has {total / GIB:.1f}: "
+            "leave speed out of --groups"
+        )
 
 
 def subject_of(cell):
@@ -85,8 +126,9 @@ def subject_of(cell):
     keys = {
         "steps": 10,
         "seq_len": cell.seq_len,
-        "global_batch_size": cell.micro_batch_size,
+        "global_batch_size": cell.micro_batch_size * cell.accumulation,
         "micro_batch_size": cell.micro_batch_size,
+        "weights_dtype": cell.weights_dtype,
         "optimizer": {"state_dtype": cell.state_dtype},
         "activation_checkpointing": {"mode": cell.mode},
         "float8": cell.float8,
@@ -95,9 +137,9 @@ def subject_of(cell):
     return subject.Subject(subject.load("pretrain", keys, model, vocab_size, cell.shape), 1, 1)
 
 
-def planned_bytes(cell):
+def planned_bytes(cell, session):
     """Return the planned peak memory of a cell's step on a GPU."""
-    return memory.memory_of(subject_of(cell), gpu=GPU).peak
+    return memory.cached_memory_of(subject_of(cell), GPU, session.work).peak
 
 
 def bound_of(cell, session):
@@ -112,25 +154,34 @@ def bound_of(cell, session):
     return dataclasses.asdict(known) | {"seconds": bound.seconds_of(subject_of(cell), known, GPU)}
 
 
-def _take(session, cell):
-    import torch
-
-    planned, room = planned_bytes(cell), DRY_MEMORY if session.dry else torch.cuda.mem_get_info()[1]
+def _train(session, cell, name, *options):
+    """Train a cell with more options, in the step `name`; return its planned bytes and its figures."""
+    planned, room = planned_bytes(cell, session), DRY_MEMORY if session.dry else memory_of_gpu()
     if planned + devices.RESERVED > room:
         raise Skipped(f"its plan needs {planned / GIB:.1f} GiB, and the card has {room / GIB:.1f}")
-    output = session.made / f"speed/{cell.name.replace(' ', '_').replace(',', '')}.json"
+    output = session.made / f"speed/{name.replace(' ', '_').replace(',', '')}.json"
     try:
-        session.command(cell.name, "benchmarks.train_gpu", *cell.options(), "--output", output)
+        session.command(name, "benchmarks.train_gpu", *cell.options(), "--output", output, *options)
     except StepError as error:
         if error.code == train_gpu.UNAVAILABLE:
             raise Skipped(str(error)) from None
         raise
-    figures = files.read_json_object(output)
+    return planned, files.read_json_object(output)
+
+
+def _profile(session, cell):
+    prefix = session.made / f"profiles/{cell.shape}"
+    _, figures = _train(session, cell, f"profile, {cell.name}", "--profile", prefix)
+    return f"kernels in {prefix}.txt, trace in {prefix}.json.gz", figures
+
+
+def _take(session, cell):
+    planned, figures = _train(session, cell, cell.name)
     rate, mfu, measured = figures["tokens_per_second"], figures["mfu"], figures["peak_memory_mb"] * 1e6
     line = f"{rate:,.0f} tokens/s, MFU {f'{mfu:.1%}' if isinstance(mfu, float) else mfu}, "
     if least := bound_of(cell, session):
         seconds = sum(least["seconds"].values())
-        most = cell.micro_batch_size * cell.seq_len / seconds
+        most = cell.micro_batch_size * cell.accumulation * cell.seq_len / seconds
         shares = ", ".join(f"{part} {share / seconds:.0%}" for part, share in least["seconds"].items())
         of_mfu = f", MFU {mfu * most / rate:.1%}" if isinstance(mfu, float) else ""
         line += f"at most {most:,.0f}{of_mfu} by {least['source']} ceilings ({shares}), "

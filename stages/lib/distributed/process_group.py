@@ -182,6 +182,7 @@ def process_group() -> Iterator[torch.device]:
 
     Yields the device of this rank. A UserError that the ranks did not agree on is raised as RankLocalError.
     """
+    set_gpu_defaults()
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     enable_flight_recorder()
@@ -209,6 +210,18 @@ def process_group() -> Iterator[torch.device]:
         # A rank that fails alone keeps the group: otherwise other ranks would fail, and log, before it logs its error.
         if all_ranks_leave or dist.get_world_size() == 1:
             dist.destroy_process_group()
+
+
+def set_gpu_defaults() -> None:
+    """Set what torch reads from the environment before it uses a GPU, unless the environment has it.
+
+    Segments of the allocator that grow, so that memory is not lost between blocks of different sizes; as many processes
+    that compile as each rank has cores, where torch starts 32 per rank.
+    """
+    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, min(32, cores))))
 
 
 def enable_flight_recorder() -> None:

@@ -18,8 +18,10 @@ backward pass. No mode changes a gradient: the same kernels run again on the sam
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -158,7 +160,7 @@ def apply_activation_checkpointing(model: Transformer, recipe: ActivationCheckpo
         return
     contexts: dict[str, Any] = {}
     if recipe.mode == "selective":
-        contexts = {"context_fn": lambda: create_selective_checkpoint_contexts(_Policy())}
+        contexts = {"context_fn": _selective_contexts}
     blocks = model.base_model.layers
     for number in chosen(len(blocks), recipe.ratio if recipe.ratio is not None else 1.0):
         block = blocks[number]
@@ -223,6 +225,14 @@ class _Policy:
         else:
             kept = operator in _attentions()
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _selective_contexts() -> Any:
+    return create_selective_checkpoint_contexts(_Policy())
+
+
+# without it torch.compile compiles a checkpointed block again at each start
+_selective_contexts.cache_hash = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # type: ignore[attr-defined]
 
 
 @functools.cache

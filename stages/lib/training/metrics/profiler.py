@@ -76,7 +76,7 @@ class Profiler(Callback):
         if self.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         if self.memory_snapshot:
-            torch.cuda.memory._record_memory_history()
+            torch.cuda.memory._record_memory_history(stacks="python")
         self._profile = torch.profiler.profile(activities=activities)
         self._profile.start()
 
