@@ -5,6 +5,9 @@ computed in its forward pass, while its logits exist: three matrix products, lik
 """
 
 import functools
+import importlib.util
+import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,6 +121,19 @@ def _losses_and_gradient(
     return ((logarithms - of_targets) * counted).sum(), (z_losses * counted).sum()
 
 
+@functools.cache
+def compiled() -> Any:
+    """Return `_losses_and_gradient` in few kernels, which read the logits three times instead of twelve."""
+    return torch.compile(_losses_and_gradient, dynamic=False)
+
+
+@functools.cache
+def can_compile() -> bool:
+    """Return true if Triton compiles kernels on this machine: it needs a C compiler."""
+    compilers = (os.environ.get("CC", ""), "clang", "gcc")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -130,13 +146,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if needs_grad:
             hidden_states_grad = torch.empty_like(hidden_states)
         weight_grad = torch.zeros_like(weight, dtype=precision) if needs_weight_grad else None
+        function = compiled() if weight.device.type == "cuda" and can_compile() else _losses_and_gradient
         for chunk in chunks(targets, weight):
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
             counted = (targets[chunk] != IGNORED).to(precision).unsqueeze(1)
             indices = targets[chunk].clamp(min=0).unsqueeze(1)
             size = rows_at_a_time(logits)
             for part in zip(logits.split(size), indices.split(size), counted.split(size), strict=True):
-                found = _losses_and_gradient(*part, z_loss_weight, needs_grad)
+                found = function(*part, z_loss_weight, needs_grad)
                 cross_entropy += found[0]
                 z_loss += found[1]
             if needs_grad:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
-import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +11,7 @@ import torch
 
 from stages.lib.distributed import collectives
 from stages.lib.model.initialize import mixed_seed
+from stages.lib.model.loss import can_compile
 from stages.lib.training.optimizers.optimizer import scale_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
@@ -54,6 +52,7 @@ class RoundedAdamW(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
         self.found_inf = self.scale = None
         self.state_dtype = state_dtype
+        self._key_tensors: dict[torch.nn.Parameter, torch.Tensor] = {}  # of a group, by its first parameter
         self._keys = {parameter: rounding_key(name) for parameter, name in names.items()}
 
     def scale_gradients(self, scale: torch.Tensor) -> None:
@@ -64,10 +63,36 @@ class RoundedAdamW(torch.optim.Optimizer):
     def step(self) -> None:  # type: ignore[override]
         """Update the parameters that have a gradient, and their state."""
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            for parameter in parameters:
+                if not self.state[parameter]:
+                    self.state[parameter] = self.empty_state(parameter)
+            steps = [self.state[parameter]["step"] for parameter in parameters]
+            torch._foreach_add_(steps, 1)
+            for parameter, numbers in zip(parameters, self._numbers(parameters, steps, group), strict=True):
+                self._update(parameter, numbers, group)
+            if self.found_inf is not None:
+                torch._foreach_sub_(steps, [self.found_inf] * len(steps))
         self.scale = None
+
+    def _numbers(
+        self, parameters: list[torch.nn.Parameter], steps: list[torch.Tensor], group: dict[str, Any]
+    ) -> torch.Tensor:
+        """Return the numbers of each parameter's update, int32 [parameters, 4]: see `formula`; floats by their bits.
+
+        They are computed for all parameters at once, and a row is 16 bytes, as kernels want their inputs aligned.
+        """
+        stacked, (beta1, beta2) = torch.stack(steps), group["betas"]
+        keys = self._key_tensors.get(parameters[0])
+        if keys is None or len(keys) != len(parameters):
+            listed = [self._keys[parameter] + _first_element(parameter) * INDEX for parameter in parameters]
+            keys = self._key_tensors[parameters[0]] = torch.tensor(listed, device=stacked.device)
+        rates = torch.full_like(stacked, group["lr"])
+        floats = (rates / (1 - beta1**stacked), (1 - beta2**stacked).sqrt(), rates)
+        key = (stacked.to(torch.int64) * STEP + keys).to(torch.int32)
+        return torch.stack([*(number.view(torch.int32) for number in floats), key], 1)
 
     def empty_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the state of a parameter before its first step."""
@@ -80,23 +105,20 @@ class RoundedAdamW(torch.optim.Optimizer):
     def _dtype_of_state(self, parameter: torch.Tensor) -> torch.dtype:
         return self.state_dtype or torch.promote_types(parameter.dtype, torch.float32)
 
-    def _update(self, parameter: torch.nn.Parameter, group: dict[str, Any]) -> None:
-        if not self.state[parameter]:
-            self.state[parameter] = self.empty_state(parameter)
+    def _update(self, parameter: torch.nn.Parameter, numbers: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         assert parameter.grad is not None
-        weight, first_row = collectives.local_rows(parameter)
-        gradient = collectives.local_tensor(parameter.grad).reshape(-1)
-        first, second = (collectives.local_tensor(state[name]).view(-1) for name in MOMENTS)
-        state["step"] += 1
-        key = None
-        if parameter.dtype == torch.bfloat16:
-            start = first_row * math.prod(parameter.shape[1:])
-            key = (state["step"].to(torch.int64) * STEP + self._keys[parameter] + start * INDEX).to(torch.int32)
-        update = fused if has_fused_kernel(parameter) else by_parts
-        update(gradient, weight.view(-1), first, second, state["step"], key, group, self.scale, self.found_inf)
-        if self.found_inf is not None:
-            state["step"] -= self.found_inf
+        tensors = (parameter.grad, parameter, *(state[name] for name in MOMENTS))
+        gradient, weight, first, second = (collectives.local_tensor(tensor).reshape(-1) for tensor in tensors)
+        if has_fused_kernel(parameter):
+            fused(gradient, weight, first, second, numbers, group, self.scale, self.found_inf)
+        else:
+            by_parts(gradient, weight, first, second, state["step"], numbers[3], group, self.scale, self.found_inf)
+
+
+def _first_element(parameter: torch.Tensor) -> int:
+    """Return the number of the first element of this rank's shard."""
+    return collectives.local_rows(parameter)[1] * math.prod(parameter.shape[1:])
 
 
 INDEX, STEP = 0x9E3779B9, 0x85EBCA6B
@@ -128,13 +150,7 @@ def _signed(number: int) -> int:
 
 def has_fused_kernel(parameter: torch.Tensor) -> bool:
     """Return true if `fused` is compiled for a parameter: on a GPU, where Triton finds a C compiler."""
-    return parameter.device.type == "cuda" and parameter.dtype != torch.float64 and _can_compile()
-
-
-@functools.cache
-def _can_compile() -> bool:
-    compilers = (os.environ.get("CC", ""), "clang", "gcc")
-    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
+    return parameter.device.type == "cuda" and parameter.dtype != torch.float64 and can_compile()
 
 
 def fused(
@@ -142,8 +158,7 @@ def fused(
     weight: torch.Tensor,
     first: torch.Tensor,
     second: torch.Tensor,
-    step: torch.Tensor,
-    key: torch.Tensor | None,
+    numbers: torch.Tensor,
     group: dict[str, Any],
     scale: torch.Tensor | None,
     found_inf: torch.Tensor | None,
@@ -151,11 +166,12 @@ def fused(
     """Update a weight and its moments, [N] each, as `by_parts` does but for rounding, by one compiled kernel."""
     if not len(weight):  # a rank may have no rows
         return
-    rates = torch.full((), group["lr"], dtype=torch.float32, device=weight.device)
-    one, zero = torch.ones_like(rates), torch.zeros_like(rates)
-    scalars = (step, rates, one if scale is None else scale.float(), zero if found_inf is None else found_inf)
-    numbers = (*group["betas"], group["eps"], group["weight_decay"])
-    compiled()(gradient, weight, first, second, *scalars, key, *numbers)
+    scale = torch.ones((), device=weight.device) if scale is None else scale.float()
+    found_inf = torch.zeros((), device=weight.device) if found_inf is None else found_inf
+    compiled()(
+        *(gradient, weight, first, second, numbers, scale, found_inf),
+        *(*group["betas"], group["eps"], group["weight_decay"]),
+    )
 
 
 @functools.cache
@@ -169,24 +185,28 @@ def formula(
     weight: torch.Tensor,
     first: torch.Tensor,
     second: torch.Tensor,
-    step: torch.Tensor,
-    rate: torch.Tensor,
+    numbers: torch.Tensor,
     scale: torch.Tensor,
     found_inf: torch.Tensor,
-    key: torch.Tensor | None,
     beta1: float,
     beta2: float,
     eps: float,
     weight_decay: float,
 ) -> None:
-    """The update of `fused`. All numbers that change from step to step are tensors, so that it is compiled once."""
+    """The update of `fused`. All that changes from step to step is a tensor, so that it is compiled once.
+
+    `numbers`: int32 [4], the bits of three floats: the learning rate over the correction of the first moment, the root
+    of that of the second, the learning rate; then the key of the rounding. A power per element would take longer than
+    its bytes.
+    """
+    corrected_rate, root, rate = numbers[:3].view(torch.float32).unbind()
     scaled = gradient.float() * scale
     new_first = first.float().lerp(scaled, 1 - beta1)
     new_second = second.float() * beta2 + scaled * scaled * (1 - beta2)
-    denominator = new_second.sqrt() / (1 - beta2**step).sqrt() + eps
-    new = weight.float() * (1 - rate * weight_decay) - rate / (1 - beta1**step) * new_first / denominator
-    if key is not None:
-        new = round_by_chance(new, key)  # type: ignore[assignment]
+    change = corrected_rate * new_first / (new_second.sqrt() / root + eps)
+    new = weight.float() * (1 - rate * weight_decay) - change
+    if weight.dtype == torch.bfloat16:
+        new = round_by_chance(new, numbers[3])  # type: ignore[assignment]
     for old, changed in ((weight, new), (first, new_first), (second, new_second)):
         old.copy_(torch.where(found_inf == 1, old, changed.to(old.dtype)))
 
@@ -202,15 +222,15 @@ def by_parts(
     first: torch.Tensor,
     second: torch.Tensor,
     step: torch.Tensor,
-    key: torch.Tensor | None,
+    key: torch.Tensor,
     group: dict[str, Any],
     scale: torch.Tensor | None,
     found_inf: torch.Tensor | None,
 ) -> None:
     """Update a weight and its moments, [N] each, by torch's fused step on copies of a part at a time.
 
-    `step`: the number of this step, from 1. `key`: see `round_by_chance`, None if the weight is not bfloat16. `scale`:
-    of the gradient.
+    `step`: the number of this step, from 1. `key`: of `round_by_chance`, for a weight in bfloat16. `scale`: of
+    the gradient.
     """
     precision = torch.promote_types(weight.dtype, torch.float32)
     beta1, beta2 = group["betas"]
@@ -231,7 +251,7 @@ def by_parts(
             maximize=False,
             found_inf=found_inf,
         )
-        if key is not None:
+        if weight.dtype == torch.bfloat16:
             wide[1] = round_by_chance(wide[1], key, number * size)
         for old, new in zip(part[1:], wide[1:], strict=True):
             if old is not new:
