@@ -259,7 +259,7 @@ def _profile(session):
     name = "profile and memory snapshot"
     directory = train(session, name, "profile", HALF, {}, *options)
     names = sorted(path.name for path in (directory / "profile").rglob("*") if path.is_file())
-    if not names or (not session.dry and not any("snapshot" in name for name in names)):
+    if not names or (not session.dry and not any(name.endswith(".pickle") for name in names)):
         raise StepError(f"{directory / 'profile'} has {names}: it must have a profile and a snapshot")
     return f"{len(names)} files: {', '.join(names)}", {"files": names}
 

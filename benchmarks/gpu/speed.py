@@ -143,7 +143,7 @@ def planned_bytes(cell, session):
 
 
 def bound_of(cell, session):
-    """Return the ceilings and the least seconds of a cell's step by part: {} if neither is measured or known."""
+    """Return the ceilings, the least seconds of a cell's step by part, its speed; {} without ceilings of the card."""
     path, name = session.made / ceilings.FILE, session.device or ""
     known = devices.ceilings_of(name, flops.peak_flops(name))
     if path.exists():
@@ -151,7 +151,10 @@ def bound_of(cell, session):
         known = bound.Ceilings(rates["copy_gb_per_second"] * 1e9, rates["matrix_tflops"] * 1e12, "measured")
     if known is None:
         return {}
-    return dataclasses.asdict(known) | {"seconds": bound.seconds_of(subject_of(cell), known, GPU)}
+    planned = subject_of(cell)
+    seconds = bound.seconds_of(planned, known, GPU)
+    rate = planned.recipe.global_batch_size * cell.seq_len / sum(seconds.values())
+    return dataclasses.asdict(known) | {"seconds": seconds, "tokens_per_second": rate}
 
 
 def _train(session, cell, name, *options):
@@ -180,9 +183,8 @@ def _take(session, cell):
     rate, mfu, measured = figures["tokens_per_second"], figures["mfu"], figures["peak_memory_mb"] * 1e6
     line = f"{rate:,.0f} tokens/s, MFU {f'{mfu:.1%}' if isinstance(mfu, float) else mfu}, "
     if least := bound_of(cell, session):
-        seconds = sum(least["seconds"].values())
-        most = cell.micro_batch_size * cell.accumulation * cell.seq_len / seconds
-        shares = ", ".join(f"{part} {share / seconds:.0%}" for part, share in least["seconds"].items())
+        most, seconds = least["tokens_per_second"], least["seconds"]
+        shares = ", ".join(f"{part} {share / sum(seconds.values()):.0%}" for part, share in seconds.items())
         of_mfu = f", MFU {mfu * most / rate:.1%}" if isinstance(mfu, float) else ""
         line += f"at most {most:,.0f}{of_mfu} by {least['source']} ceilings ({shares}), "
     line += f"peak {measured / GIB:.1f} GiB (plan {planned / GIB:.1f})"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from benchmarks.gpu import correctness, parity, peers
+from benchmarks.gpu import ceilings, correctness, parity, peers, speed
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.session import DRY_THREADS, GIB, Session, Step, StepError, check_gpu
 from stages.lib import recipe
@@ -64,6 +64,19 @@ def test_the_dry_form_takes_a_part_of_each_group_on_the_cpu(forks, tmp_path, cap
     assert steps["killed and resumed"]["resumes"] == 1
     assert steps["ceilings"]["matrix_tflops"] > 0
     assert printed.splitlines()[-1] == f"{len(steps) - len(skipped)} ok, 0 FAILED, {len(skipped)} skipped"
+
+
+def test_the_bound_of_a_cell_is_by_measured_ceilings_or_the_datasheet(session):
+    cell = speed.Cell(shape="llama3-1b", micro_batch_size=4)
+    assert speed.bound_of(cell, session) == {}
+    session.device = "NVIDIA H200"
+    by_datasheet = speed.bound_of(cell, session)
+    rates = {"copy_gb_per_second": 0.45 * 4800, "matrix_tflops": 0.45 * 989}
+    (session.made / ceilings.FILE).write_text(json.dumps(rates))
+    measured = speed.bound_of(cell, session)
+    assert measured["tokens_per_second"] == pytest.approx(by_datasheet["tokens_per_second"] / 2)
+    assert 57_000 < by_datasheet["tokens_per_second"] < 0.9 * 989e12 / 10.6e9  # the goal, and products alone
+    assert list(measured["seconds"]) == ["products", "attention", "copies", "embedding", "loss", "optimizer"]
 
 
 def test_a_machine_without_a_gpu_is_one_line(tmp_path):

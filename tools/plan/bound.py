@@ -165,6 +165,6 @@ def loss(recipe: PlannedRecipe, gpu: int) -> int:
     wide, chunk = max(4, width), flops.loss_chunk(gpu, recipe.vocab_size)
     cast = 0 if width == wide else width + wide
     tokens, head = recipe.micro_batch_size * recipe.seq_len, recipe.vocab_size * recipe.model.hidden_size
-    of_logits = tokens * recipe.vocab_size * (8 * wide + 2 * cast)  # largest, difference, exponential, sum, gradient
+    of_logits = tokens * recipe.vocab_size * (4 * wide + 2 * cast)  # largest, sum, gradient
     sums = 0 if width == wide else math.ceil(tokens / chunk) * (width + 2 * wide)  # of the head's gradient, per chunk
     return of_logits + head * (sums + 3 * wide + cast) + tokens * recipe.model.hidden_size * 4 * width

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.distributed import collectives
+from stages.lib.model import loss
 from tests.tools.plan.test_memory import GPU, training
 from tools.plan import bound, fake_step
 
@@ -67,8 +68,15 @@ def counted_bytes(planned):
     def fused_update(gradient, *changed_and_rest):
         MovedBytes.counted["update"] += size(gradient) + 2 * size(changed_and_rest[:3])
 
-    patched = mock.patch.object(fake_step, "fused_update", fused_update)
-    with mock.patch.object(fake_step, "AllocationLog", MovedBytes), patched:
+    def losses_and_gradient(logits, *_):
+        MovedBytes.counted["loss"] += 4 * size(logits)  # compiled: read for the largest and the sum, then overwritten
+        return logits.new_zeros(()), logits.new_zeros(())
+
+    with (
+        mock.patch.object(fake_step, "AllocationLog", MovedBytes),
+        mock.patch.object(fake_step, "fused_update", fused_update),
+        mock.patch.object(loss, "_losses_and_gradient", losses_and_gradient),
+    ):
         fake_step.take(planned, GPU)
     return dict(MovedBytes.counted)
 
