@@ -75,7 +75,7 @@ def test_the_bound_of_a_cell_is_by_measured_ceilings_or_the_datasheet(session):
     (session.made / ceilings.FILE).write_text(json.dumps(rates))
     measured = speed.bound_of(cell, session)
     assert measured["tokens_per_second"] == pytest.approx(by_datasheet["tokens_per_second"] / 2)
-    assert 57_000 < by_datasheet["tokens_per_second"] < 0.9 * 989e12 / 10.6e9  # the goal, and products alone
+    assert 60_128 < by_datasheet["tokens_per_second"] < 0.9 * 989e12 / 9.03e9  # what was seen, and products alone
     assert list(measured["seconds"]) == ["products", "attention", "copies", "embedding", "loss", "optimizer"]
 
 

@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.distributed import collectives
-from stages.lib.model import loss
-from tests.tools.plan.test_memory import GPU, training
+from tests.tools.plan.test_memory import GPU, VOCAB, training
 from tools.plan import bound, fake_step
 
 PRODUCTS = ("mm", "addmm", "bmm", "_scaled_dot_product", "_grouped_mm")
@@ -68,15 +67,8 @@ def counted_bytes(planned):
     def fused_update(gradient, *changed_and_rest):
         MovedBytes.counted["update"] += size(gradient) + 2 * size(changed_and_rest[:3])
 
-    def losses_and_gradient(logits, *_):
-        MovedBytes.counted["loss"] += 4 * size(logits)  # compiled: read for the largest and the sum, then overwritten
-        return logits.new_zeros(()), logits.new_zeros(())
-
-    with (
-        mock.patch.object(fake_step, "AllocationLog", MovedBytes),
-        mock.patch.object(fake_step, "fused_update", fused_update),
-        mock.patch.object(loss, "_losses_and_gradient", losses_and_gradient),
-    ):
+    patched = mock.patch.object(fake_step, "fused_update", fused_update)
+    with mock.patch.object(fake_step, "AllocationLog", MovedBytes), patched:
         fake_step.take(planned, GPU)
     return dict(MovedBytes.counted)
 
@@ -115,7 +107,8 @@ def test_bytes_of_weights_are_those_of_the_steps_operators(num_ranks, keys):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bytes_of_the_loss_are_those_of_its_operators(dtype):
     planned = training(layers=1, ranks=1, dtype=dtype, seq_len=1280)
-    assert bound.bytes_of(planned, GPU)["loss"] == pytest.approx(counted_bytes(planned)["loss"], rel=0.1)
+    passes = 4 * 4 * 1280 * VOCAB  # over the logits, by single operators more than by the compiled kernels of a GPU
+    assert bound.bytes_of(planned, GPU)["loss"] + passes == pytest.approx(counted_bytes(planned)["loss"], rel=0.1)
 
 
 def products(number):
