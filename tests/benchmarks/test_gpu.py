@@ -79,6 +79,13 @@ def test_the_bound_of_a_cell_is_by_measured_ceilings_or_the_datasheet(session):
     assert list(measured["seconds"]) == ["products", "attention", "copies", "embedding", "loss", "optimizer"]
 
 
+def test_a_card_too_small_for_any_cell_is_refused(monkeypatch, session):
+    monkeypatch.setattr(speed, "planned_bytes", lambda cell, session: 30 * GIB if "8b" in cell.shape else 18 * GIB)
+    speed.check_memory(session, 20 * GIB)
+    with pytest.raises(UserError, match=r"smallest cell of speed needs 20\.0 GiB by its plan, and the card has 15\.0"):
+        speed.check_memory(session, 15 * GIB)
+
+
 def test_a_machine_without_a_gpu_is_one_line(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--work", str(tmp_path)]
     done = subprocess.run(
