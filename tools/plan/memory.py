@@ -128,16 +128,18 @@ def _extended(*bytes_: int, layers: int) -> int:
     return low + (high - low) * (layers - first) // (second - first)
 
 
-def cached_memory_of(subject: Subject, gpu: int | None, cache: Path | None) -> Memory:
+def cached_memory_of(subject: Subject, gpu: int | None, cache: Path | None, is_of_any_torch: bool = False) -> Memory:
     """Return what `memory_of` does, from the directory `cache` if the same code computed it: a fake step takes seconds.
 
-    Runs that differ in nothing on which their memory depends are computed once.
+    Runs that differ in nothing on which their memory depends are computed once. `is_of_any_torch`: also what another
+    version of torch computed.
     """
     recipe: dict[str, Any] = dataclasses.asdict(subject.recipe)
     keys = {key: value for key, value in recipe.items() if key not in WITHOUT_EFFECT}
     keys["optimizer"] = {key: value for key, value in keys["optimizer"].items() if key not in NUMBERS}
     code = _code_digest()
-    data = [keys, subject.accumulation, subject.world_size, subject.ranks_per_node, gpu]
+    torch_version = None if is_of_any_torch else importlib.metadata.version("torch")
+    data = [keys, subject.accumulation, subject.world_size, subject.ranks_per_node, gpu, torch_version]
     digest = f"{code}:{manifest.digest_of(data)}"
     known = {} if cache is None else files.read_cache(cache / FILE)
     if digest in known:
@@ -152,7 +154,6 @@ def cached_memory_of(subject: Subject, gpu: int | None, cache: Path | None) -> M
 
 @functools.cache
 def _code_digest() -> str:
-    """Return a digest of the code on which a result depends, and of torch's version."""
+    """Return a digest of the code on which a result depends."""
     sources = sorted(path for folder in CODE for path in (HOME / folder).rglob("*.py"))
-    content = [files.sha256_file(path) for path in sources]
-    return manifest.digest_of([importlib.metadata.version("torch"), *content])[:16]
+    return manifest.digest_of([files.sha256_file(path) for path in sources])[:16]

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 import tempfile
 import time
 import zlib
@@ -221,7 +222,9 @@ def set_gpu_defaults() -> None:
     if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, min(32, cores))))
+    threads = os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, min(32, cores))))
+    if config := sys.modules.get("torch._inductor.config"):  # imported with the model, it has read the variable
+        config.compile_threads = int(threads)  # type: ignore[attr-defined]
 
 
 def enable_flight_recorder() -> None:

@@ -1,6 +1,7 @@
 """The planned memory of a step: parts, and a deep model by two shallow ones."""
 
 import dataclasses
+import importlib.metadata
 
 import pytest
 import torch
@@ -127,3 +128,14 @@ def test_a_large_vocabulary_costs_no_more_calls_of_the_fake_step():
         for recipe in (training().recipe, dataclasses.replace(training().recipe, vocab_size=128_000))
     )
     assert large <= small
+
+
+def test_a_plan_by_another_torch_is_used_only_where_it_is_allowed(monkeypatch, tmp_path):
+    planned, computed = training(ranks=1), []
+    plain = memory.memory_of(planned, GPU)
+    monkeypatch.setattr(memory, "memory_of", lambda planned, gpu: computed.append(gpu) or plain)
+    for version, is_of_any_torch in (("2.13", False), ("2.13", False), ("2.11", False), ("2.13", True), ("2.11", True)):
+        monkeypatch.setattr(importlib.metadata, "version", lambda package, version=version: version)
+        monkeypatch.setattr(memory, "_COMPUTED", {})  # of another process
+        assert memory.cached_memory_of(planned, GPU, tmp_path, is_of_any_torch) == plain
+    assert len(computed) == 3

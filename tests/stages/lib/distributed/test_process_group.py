@@ -1,4 +1,6 @@
-"""The device of a rank."""
+"""The device of a rank, and what is set before it is used."""
+
+import os
 
 import pytest
 import torch
@@ -35,3 +37,20 @@ def test_gpus_that_are_not_used_are_named(monkeypatch, capsys, by_torch, listed,
         monkeypatch.setenv(gpus.LISTED, listed)
     assert process_group._device().type == "cpu"
     assert capsys.readouterr().err.startswith(sentence) if sentence else capsys.readouterr().err == ""
+
+
+def test_compilation_has_the_cores_of_a_rank_though_torch_is_imported_unless_the_user_chose(monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(48)))
+    threads = config.compile_threads
+    try:
+        monkeypatch.setattr(os, "environ", {"LOCAL_WORLD_SIZE": "4"})
+        process_group.set_gpu_defaults()
+        assert config.compile_threads == 12 and os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+        chosen = {"TORCHINDUCTOR_COMPILE_THREADS": "3", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
+        monkeypatch.setattr(os, "environ", dict(chosen))
+        process_group.set_gpu_defaults()
+        assert config.compile_threads == 3 and os.environ == chosen
+    finally:
+        config.compile_threads = threads
