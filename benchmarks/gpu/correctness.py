@@ -1,12 +1,11 @@
 """Correctness: each mode of training on the GPU against the same losses on the CPU, bits after a kill, other stages."""
 
 import functools
-import importlib.util
 import json
 import threading
 from dataclasses import dataclass, field
 
-from benchmarks.gpu.session import Skipped, Step, StepError
+from benchmarks.gpu.session import Skipped, Step, StepError, require
 from stages.lib import files, manifest
 from stages.lib.run_directory import journal
 from stages.lib.run_directory.events import read_events
@@ -101,6 +100,7 @@ def corpus_step(session, *, is_elsewhere=False):
             session.command("corpus", "stages.list", *words, "--output", home / STATEMENTS)
         if corpus.exists():
             return f"{corpus} exists", {}
+        require("pyarrow")  # a corpus from --prepare needs none
         listed, tokenizer, part = home / "list.json", home / TOKENIZER, home / "tokens/code/00000.json"
         sample = {"vocab_size": VOCABULARY, "sample": {"code": 1}}
         for words in (
@@ -312,8 +312,7 @@ def _evaluate(session):
     places = ["cpu"] if session.dry else ["gpu", "cpu"]
     if not export.exists():
         raise Skipped("there is no export")
-    if missing := [package for package in ("lm_eval", "orjson") if importlib.util.find_spec(package) is None]:
-        raise Skipped(f"{' and '.join(missing)} must be installed")
+    require("lm_eval", "orjson")
     for place in places:
         output = session.made / f"eval-{place}/validation.json"
         recipe = {"tasks": ["bits_per_byte"], "bytes_per_source": 20_000}

@@ -12,7 +12,6 @@ has float32 weights; gradient checkpointing is on.
 
 import argparse
 import functools
-import importlib.util
 import json
 import os
 import shlex
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import train_gpu
 from benchmarks.dummy import DummySamples
-from benchmarks.gpu.session import GIB, Skipped, Step, StepError
+from benchmarks.gpu.session import GIB, Step, StepError, require
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.training.step_metrics import peak_memory_mb
@@ -70,8 +69,7 @@ def _command(session, name):
 
 
 def _transformers(session, shape):
-    if importlib.util.find_spec("transformers") is None:
-        raise Skipped("transformers is not installed")
+    require("transformers")
     output = session.made / f"peers/{shape}.json"
     output.parent.mkdir(exist_ok=True)
     words = ["--seq-len", 64] if session.dry else ["--seq-len", 4096, "--micro-batch-size", 2]

@@ -1,6 +1,7 @@
 """The run of all steps: the GPU that is measured, time limits, one line of result each, the file of all figures."""
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -62,6 +63,12 @@ class StepError(Exception):
 
 class Skipped(Exception):
     """A step is left out, and why."""
+
+
+def require(*packages):
+    """Raise Skipped if a package is not installed."""
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        raise Skipped(f"{' and '.join(missing)} must be installed")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ def test_a_gap_between_parts_that_overlap_is_nan(tmp_path):
 
 @pytest.mark.parametrize("record", [WHOLE[:5].clone(), WHOLE.double(), {"w": WHOLE}, WHOLE.to_sparse()])
 def test_record_that_is_not_the_described_tensor_is_refused(tmp_path, record):
-    with pytest.raises(Exception, match="must be"):
+    with pytest.raises(Exception, match="must be|meta tensor"):  # torch 2.14 itself refuses a sparse one
         read(tmp_path, [((0, 0), (6, 4))], [record], (6, 4))
 
 

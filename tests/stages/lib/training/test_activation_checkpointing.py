@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch._inductor.utils import fresh_cache
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.lib import recipe
@@ -163,6 +164,20 @@ def test_a_compiled_block_has_the_same_gradients(kind):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
     assert not torch._dynamo.utils.counters["graph_break"]
+    torch._dynamo.reset()
+
+
+@pytest.mark.long
+def test_a_compiled_selective_block_is_taken_from_the_cache_after_a_restart():
+    caches = torch._dynamo.utils.counters["aot_autograd"]
+    with fresh_cache():
+        for expected in ({"autograd_cache_miss": 1, "autograd_cache_saved": 1}, {"autograd_cache_hit": 1}):
+            torch._dynamo.reset()  # as a restart: only files remain
+            caches.clear()
+            model = built("selective")
+            model.base_model.layers[0].compile()
+            gradients(model)
+            assert {name: count for name, count in caches.items() if "cache" in name} == expected
     torch._dynamo.reset()
 
 
