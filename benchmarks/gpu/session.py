@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from benchmarks import harness
 from benchmarks.harness import HOME
 from stages.lib.errors import UserError
+from stages.lib.training.settings import requirements
 
 TAIL = 300  # characters of a failed command's output that are shown
 GIB = 1 << 30
@@ -29,13 +30,16 @@ THREADS, DRY_THREADS = "2", "1"  # of each process: several run beside each othe
 
 
 def check_gpu():
-    """Return torch's name of the GPU. Raises UserError if none exists, it is too small, or others use it."""
+    """Return torch's name of the GPU. Raises UserError if none exists, it is too old or small, or others use it."""
     import torch
 
     if not torch.cuda.is_available():
         raise UserError(f"torch {torch.__version__} finds no GPU that it can use on this machine")
     free, total = torch.cuda.mem_get_info()
-    name = torch.cuda.get_device_name()
+    name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
+    if torch.version.hip is None and capability < requirements.LEAST_BFLOAT16:
+        least, has = (".".join(map(str, each)) for each in (requirements.LEAST_BFLOAT16, capability))
+        raise UserError(f"the GPU must have compute capability {least} for bfloat16, and {name} has {has}")
     if total < LEAST:
         raise UserError(f"the GPU must have at least {LEAST / GIB:.0f} GiB of memory, and {name} has {total / GIB:.1f}")
     if total - free > OTHERS:

@@ -56,18 +56,25 @@ class Cell:
         ]
 
 
-HALF = {"shape": "llama3-8b", "state_dtype": "bfloat16", "weights_dtype": "bfloat16"}
+IN_BFLOAT16 = {"state_dtype": "bfloat16", "weights_dtype": "bfloat16"}
+HALF = {"shape": "llama3-8b"} | IN_BFLOAT16
 """8B as peers train it on one card."""
+
+EQUAL = {
+    "llama3-1b": (Cell(shape="llama3-1b", micro_batch_size=8), Cell(shape="llama3-1b", micro_batch_size=4)),
+    "llama3-8b": (Cell(**HALF, micro_batch_size=2), Cell(**HALF, micro_batch_size=2, mode="full")),
+}
+"""{shape: cells whose settings transformers is also measured at}, for a card of 139 GiB and one of 80 GB"""
 
 GRID = (
     Cell(shape="llama3-1b", micro_batch_size=4, mode="selective"),
-    Cell(shape="llama3-1b", micro_batch_size=8),
+    *EQUAL["llama3-1b"],
     Cell(shape="llama3-1b", micro_batch_size=8, accumulation=4),
-    Cell(**HALF, micro_batch_size=2, mode="full"),  # the settings of transformers in peers.py
-    Cell(**HALF, micro_batch_size=1, accumulation=8, mode="selective"),  # 32,768 tokens per step: KempnerForge's
-    Cell(**HALF, micro_batch_size=4, accumulation=2, mode="selective"),  # the same, of a larger card
+    *EQUAL["llama3-8b"],
+    Cell(**HALF, micro_batch_size=4, accumulation=2, mode="full"),  # KempnerForge's: 32,768 tokens per step
+    Cell(**HALF, micro_batch_size=1, accumulation=8, mode="selective"),  # as many, for 80 GB
+    Cell(**HALF, micro_batch_size=4, accumulation=2, mode="selective"),  # as many, for 139 GiB
     Cell(shape="llama3-8b", micro_batch_size=2, accumulation=4, mode="selective", state_dtype="bfloat16"),
-    Cell(shape="llama3-8b", micro_batch_size=2, mode="full", state_dtype="bfloat16"),
     Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", float8=True),
     Cell(shape="llama3-8b", micro_batch_size=2, mode="selective", state_dtype="bfloat16", float8=True),
     Cell(shape="llama3-1b", micro_batch_size=1, mode="selective"),
@@ -85,19 +92,19 @@ DRY_GRID = (
 )
 DRY_MEMORY = 8 * GIB
 
-PROFILES = (
-    Cell(shape="llama3-1b", micro_batch_size=8),
-    Cell(**HALF, micro_batch_size=1, mode="selective"),
-)
-DRY_PROFILES = (Cell(shape="tiny", seq_len=64, micro_batch_size=2, more=("--no-compile",)),)
+PROFILES = {
+    "llama3-1b": EQUAL["llama3-1b"],
+    "llama3-8b": (Cell(**HALF, micro_batch_size=1, mode="selective"), EQUAL["llama3-8b"][1]),
+}
+DRY_PROFILES = {"tiny": (Cell(shape="tiny", seq_len=64, micro_batch_size=2, more=("--no-compile",)),)}
 
 
 def steps(session):
     """Yield a step per cell, the most telling first."""
     for cell in DRY_GRID if session.dry else GRID:
         yield Step(name=cell.name, take=functools.partial(_take, session, cell), minutes=3)
-    for cell in DRY_PROFILES if session.dry else PROFILES:
-        yield Step(name=f"profile, {cell.name}", take=functools.partial(_profile, session, cell), minutes=3)
+    for shape, cells in (DRY_PROFILES if session.dry else PROFILES).items():
+        yield Step(name=f"profile, {shape}", take=functools.partial(_profile, session, shape, cells), minutes=3)
 
 
 def plans_step(session):
@@ -157,29 +164,45 @@ def bound_of(cell, session):
     return dataclasses.asdict(known) | {"seconds": seconds, "tokens_per_second": rate}
 
 
-def _train(session, cell, name, *options):
-    """Train a cell with more options, in the step `name`; return its planned bytes and its figures."""
-    planned, room = planned_bytes(cell, session), DRY_MEMORY if session.dry else memory_of_gpu()
-    if planned + devices.RESERVED > room:
-        raise Skipped(f"its plan needs {planned / GIB:.1f} GiB, and the card has {room / GIB:.1f}")
-    output = session.made / f"speed/{name.replace(' ', '_').replace(',', '')}.json"
+def fitting(session, *cells):
+    """Return the first cell whose plan fits the card, and its planned bytes. Raises Skipped if none does."""
+    room = DRY_MEMORY if session.dry else memory_of_gpu()
+    for cell in cells:
+        planned = planned_bytes(cell, session)
+        if planned + devices.RESERVED <= room:
+            return cell, planned
+    raise Skipped(f"its plan needs {planned / GIB:.1f} GiB, and the card has {room / GIB:.1f}")
+
+
+def train(session, name, module, options, output):
+    """Run a training of `module` in the step `name`; return its figures. Raises Skipped if the card cannot take it."""
+    output.parent.mkdir(exist_ok=True)
     try:
-        session.command(name, "benchmarks.train_gpu", *cell.options(), "--output", output, *options)
+        session.command(name, module, *options)
     except StepError as error:
         if error.code == train_gpu.UNAVAILABLE:
             raise Skipped(str(error)) from None
         raise
-    return planned, files.read_json_object(output)
+    return files.read_json_object(output)
 
 
-def _profile(session, cell):
-    prefix = session.made / f"profiles/{cell.shape}"
-    _, figures = _train(session, cell, f"profile, {cell.name}", "--profile", prefix)
-    return f"kernels in {prefix}.txt, trace in {prefix}.json.gz", figures
+def _train(session, cell, name, *options):
+    """Train a cell with more options, in the step `name`; return its figures."""
+    output = session.made / f"speed/{name.replace(' ', '_').replace(',', '')}.json"
+    options = [*cell.options(), "--output", output, *options]
+    return train(session, name, "benchmarks.train_gpu", options, output)
+
+
+def _profile(session, shape, cells):
+    prefix = session.made / f"profiles/{shape}"
+    cell, _ = fitting(session, *cells)
+    figures = _train(session, cell, f"profile, {shape}", "--profile", prefix)
+    return f"{cell.name}: kernels in {prefix}.txt, trace in {prefix}.json.gz", figures
 
 
 def _take(session, cell):
-    planned, figures = _train(session, cell, cell.name)
+    _, planned = fitting(session, cell)
+    figures = _train(session, cell, cell.name)
     rate, mfu, measured = figures["tokens_per_second"], figures["mfu"], figures["peak_memory_mb"] * 1e6
     line = f"{rate:,.0f} tokens/s, MFU {f'{mfu:.1%}' if isinstance(mfu, float) else mfu}, "
     if least := bound_of(cell, session):

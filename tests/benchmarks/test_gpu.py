@@ -9,13 +9,14 @@ import time
 import pytest
 
 from benchmarks.gpu import ceilings, correctness, parity, peers, speed
-from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.session import DRY_THREADS, GIB, Session, Step, StepError, check_gpu
+from benchmarks.gpu.__main__ import GROUPS, main
+from benchmarks.gpu.session import DRY_THREADS, GIB, Session, Skipped, Step, StepError, check_gpu
 from stages.lib import recipe
 from stages.lib.errors import UserError
 from stages.pretrain import PretrainRecipe
 from tests.helpers import ranks
 from tests.helpers.training import HOME, environment
+from tools.plan import devices
 
 
 @pytest.fixture
@@ -79,6 +80,52 @@ def test_the_bound_of_a_cell_is_by_measured_ceilings_or_the_datasheet(session):
     assert list(measured["seconds"]) == ["products", "attention", "copies", "embedding", "loss", "optimizer"]
 
 
+LARGE = [cell for cell in speed.GRID if cell.shape == "llama3-8b"]
+BATCHES = [cell for cell in LARGE if cell.micro_batch_size * cell.accumulation * cell.seq_len == 32_768]
+
+
+@pytest.mark.parametrize(
+    ("card", "equal", "batches"),
+    [(139.8, [(8, "none"), (2, "none")], 4), (78.0, [(4, "none"), (2, "full")], 1)],
+    ids=["H200", "H100"],
+)
+def test_each_card_has_cells_that_fit(monkeypatch, session, card, equal, batches):
+    monkeypatch.setattr(session, "dry", False)
+    monkeypatch.setattr(speed, "memory_of_gpu", lambda: card * GIB)
+    taken = [speed.fitting(session, *cells)[0] for cells in speed.EQUAL.values()]
+    assert [(cell.micro_batch_size, cell.mode) for cell in taken] == equal and set(taken) <= set(speed.GRID)
+    fit = [speed.planned_bytes(cell, session) + devices.RESERVED <= card * GIB for cell in BATCHES]
+    assert fit.count(True) == batches
+    assert speed.fitting(session, *speed.PROFILES["llama3-8b"])
+    monkeypatch.setattr(speed, "memory_of_gpu", lambda: 24 * GIB)
+    with pytest.raises(Skipped, match=r"its plan needs \d+\.\d GiB, and the card has 24\.0"):
+        speed.fitting(session, *speed.EQUAL["llama3-8b"])
+
+
+def test_transformers_is_measured_at_its_own_settings_and_at_those_of_the_cell_that_fits(monkeypatch, session, capsys):
+    monkeypatch.setattr(session, "dry", False)
+    monkeypatch.setattr(speed, "memory_of_gpu", lambda: 100 * GIB)
+    monkeypatch.setattr(
+        speed, "planned_bytes", lambda cell, _: (120 if cell is speed.EQUAL[cell.shape][0] else 60) * GIB
+    )
+    commands = []
+
+    def train(session, name, module, options, output):
+        commands.append(options)
+        return {"tokens_per_second": 5.0, "peak_memory_mb": 1, "settings": "said"}
+
+    monkeypatch.setattr(speed, "train", train)
+    session.found[speed.EQUAL["llama3-1b"][1].name] = {"tokens_per_second": 60128.4}
+    session.run(peers.steps(session))
+    assert [options[5:] for options in commands] == [
+        [2, "--no-compile", "--activation-checkpointing", "full", "--weights-dtype", "bfloat16"],
+        [4, "--activation-checkpointing", "none", "--weights-dtype", "float32"],
+        [2, "--no-compile", "--activation-checkpointing", "full", "--weights-dtype", "bfloat16"],
+        [2, "--activation-checkpointing", "full", "--weights-dtype", "bfloat16"],
+    ]
+    assert "): 5 tokens/s (ours 60,128), peak 0.0 GiB; said" in capsys.readouterr().out
+
+
 def test_a_card_too_small_for_any_cell_is_refused(monkeypatch, session):
     monkeypatch.setattr(speed, "planned_bytes", lambda cell, session: 30 * GIB if "8b" in cell.shape else 18 * GIB)
     speed.check_memory(session, 20 * GIB)
@@ -97,15 +144,20 @@ def test_a_machine_without_a_gpu_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("free", "total", "sentence"),
-    [(7, 8, "the GPU must have at least 10 GiB of memory, and X has 8.0"), (70, 80, "10.0 GiB of X are in use")],
+    ("free", "total", "capability", "sentence"),
+    [
+        (7, 8, (8, 0), "the GPU must have at least 10 GiB of memory, and X has 8.0"),
+        (70, 80, (9, 0), "10.0 GiB of X are in use"),
+        (32, 32, (7, 0), r"the GPU must have compute capability 8\.0 for bfloat16, and X has 7\.0"),
+    ],
 )
-def test_a_small_card_and_another_process_are_refused(monkeypatch, free, total, sentence):
+def test_a_small_or_old_card_and_another_process_are_refused(monkeypatch, free, total, capability, sentence):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * GIB, total * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "X")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     with pytest.raises(UserError, match=sentence):
         check_gpu()
 
@@ -123,7 +175,8 @@ def test_a_step_that_fails_or_takes_too_long_does_not_stop_the_others(session, c
             Step(name="fails", take=fails, minutes=1),
             Step(name="hangs", take=hangs, minutes=1 / 60),
             Step(name="breaks", take=lambda: 1 / 0, minutes=1),
-            Step(name="works", take=lambda: ("well", {"figure": 1}), minutes=1),
+            # torch ends the process if a second thread uses fake tensors, as plans do
+            Step(name="works", take=lambda: ("well", {"thread": threading.current_thread().name}), minutes=1),
         ]
     )
     assert session.end() == 1
@@ -133,7 +186,7 @@ def test_a_step_that_fails_or_takes_too_long_does_not_stop_the_others(session, c
     assert "took longer than its limit; see " in lines[1]
     assert lines[2].endswith("ZeroDivisionError: division by zero")
     assert lines[3].startswith("ok      works") and lines[4] == "1 ok, 3 FAILED, 0 skipped"
-    assert json.loads(session.output.read_text())["steps"]["works"]["figure"] == 1
+    assert json.loads(session.output.read_text())["steps"]["works"]["thread"] == "MainThread"
 
 
 def test_a_peer_is_measured_by_its_command(session, capsys, tmp_path):
@@ -161,6 +214,16 @@ def test_a_peer_that_is_no_name_and_command_is_one_line(given, tmp_path, capsys)
     assert main(["--work", str(tmp_path), "--dry", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gpu: --peer must ")
+
+
+def test_only_the_steps_that_are_named_run_and_one_must(monkeypatch, tmp_path, capsys):
+    steps = [Step(name=name, take=lambda: ("", {}), minutes=1) for name in "abc"]
+    monkeypatch.setitem(GROUPS, "peers", lambda session: steps)
+    command = ["--dry", "--work", str(tmp_path), "--output", str(tmp_path / "out.json"), "--groups", "peers", "--only"]
+    assert main([*command, "c", "a"]) == 0
+    assert list(json.loads((tmp_path / "out.json").read_text())["steps"]) == ["a", "c"]
+    assert main([*command, "8b", "d"]) == 2
+    assert capsys.readouterr().err == "gpu: no step of peers has 8b or d in its name\n"
 
 
 def test_no_step_begins_after_the_time(session):
