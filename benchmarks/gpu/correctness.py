@@ -100,7 +100,7 @@ def corpus_step(session, *, is_elsewhere=False):
             session.command("corpus", "stages.list", *words, "--output", home / STATEMENTS)
         if corpus.exists():
             return f"{corpus} exists", {}
-        require("pyarrow")  # a corpus from --prepare needs none
+        require("orjson", "pyarrow")  # a corpus from --prepare needs none
         listed, tokenizer, part = home / "list.json", home / TOKENIZER, home / "tokens/code/00000.json"
         sample = {"vocab_size": VOCABULARY, "sample": {"code": 1}}
         for words in (
