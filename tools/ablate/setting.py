@@ -15,17 +15,9 @@ from stages.lib.recipe import shown
 from stages.lib.training.settings.recipe import TrainRecipe
 
 OF_THE_STEP = (
-    *("seq_len", "global_batch_size", "dtype", "weights_dtype", "optimizer", "z_loss", "micro_batch_size", "sharding"),
-    *(
-        "shard_degree",
-        "cpu_offload",
-        "activation_checkpointing",
-        "compile",
-        "float8",
-        "cuda_graphs",
-        "deterministic",
-        "lora",
-    ),
+    *("seq_len", "global_batch_size", "dtype", "weights_dtype", "optimizer", "z_loss", "lora"),
+    *("micro_batch_size", "sharding", "shard_degree", "cpu_offload", "activation_checkpointing"),
+    *("compile", "float8", "cuda_graphs", "deterministic"),
 )
 """Keys of a training on which the cost of a step depends."""
 

@@ -1,7 +1,9 @@
-"""Number of GPUs that the processes of this machine may use, without torch, which takes 3 seconds to import."""
+"""The GPUs that the processes of this machine may use, without torch, which takes 3 seconds to import."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -70,3 +72,10 @@ def _index(name: str, gpus: list[str], parts: list[str]) -> int | None:
         return None
     matching = [index for index, uuid in enumerate([*gpus, *parts]) if uuid.startswith(name)]
     return matching[0] if len(matching) == 1 else None
+
+
+@functools.cache
+def can_compile() -> bool:
+    """Return true if Triton compiles kernels on this machine: it needs a C compiler."""
+    compilers = (os.environ.get("CC", ""), "clang", "gcc")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))

@@ -52,7 +52,7 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         """[N * k, D] -> [N * k, D]. `ends`: int32 [E], the row after the last one of each expert."""
-        # the casts do nothing under FSDP, which has cast the weights (training/precision.py)
+        # the casts do nothing under FSDP, which has cast the weights (training/parallelize.py)
         w13, w2 = (weight.to(x.dtype).unflatten(0, (self.num_experts, -1)) for weight in (self.w13, self.w2))
         gate, up = grouped_product(x, w13, ends).chunk(2, dim=-1)
         return grouped_product(functional.silu(gate) * up, w2, ends)

@@ -1,6 +1,6 @@
-"""Parameter counts, FLOPs per token, and the peak FLOP/s of devices.
+"""Parameter counts, FLOPs per token, the peak FLOP/s of devices, and the size of the loss's chunks on a GPU.
 
-There is one formula, FORMULA, which is printed with every figure that is made by it.
+FORMULA is printed with every figure that is made by it. This module imports no torch.
 """
 
 from stages.lib.model import key_table

@@ -76,7 +76,7 @@ class Adapter(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, L, columns] -> [B, L, rows]."""
-        # the casts do nothing under FSDP, which has cast the weights (training/precision.py)
+        # the casts do nothing under FSDP, which has cast the weights (training/parallelize.py)
         return functional.linear(functional.linear(x, self.lora_A.to(x.dtype)), self.lora_B.to(x.dtype))
 
 

@@ -5,14 +5,12 @@ computed in its forward pass, while its logits exist: three matrix products, lik
 """
 
 import functools
-import importlib.util
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from stages.lib.distributed import gpus
 from stages.lib.model.flops import loss_chunk
 
 
@@ -123,15 +121,8 @@ def _losses_and_gradient(
 
 @functools.cache
 def compiled() -> Any:
-    """Return `_losses_and_gradient` in few kernels, which read the logits three times instead of twelve."""
+    """Return `_losses_and_gradient` in few kernels, which read the logits about four times instead of eight."""
     return torch.compile(_losses_and_gradient, dynamic=False)
-
-
-@functools.cache
-def can_compile() -> bool:
-    """Return true if Triton compiles kernels on this machine: it needs a C compiler."""
-    compilers = (os.environ.get("CC", ""), "clang", "gcc")
-    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -146,7 +137,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if needs_grad:
             hidden_states_grad = torch.empty_like(hidden_states)
         weight_grad = torch.zeros_like(weight, dtype=precision) if needs_weight_grad else None
-        function = compiled() if weight.device.type == "cuda" and can_compile() else _losses_and_gradient
+        function = compiled() if weight.device.type == "cuda" and gpus.can_compile() else _losses_and_gradient
         for chunk in chunks(targets, weight):
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
             counted = (targets[chunk] != IGNORED).to(precision).unsqueeze(1)

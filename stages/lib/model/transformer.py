@@ -329,7 +329,7 @@ class Transformer(nn.Module):
         return log_probs.view_as(targets).clone(), self._routing(routed, targets)  # FSDP warns of a view
 
     def _head_weight(self, dtype: torch.dtype) -> torch.Tensor:
-        """The head's weight in `dtype`, the weight's own unless layers cast their weights (training/precision.py).
+        """The head's weight in `dtype`, the weight's own unless layers cast their weights (training/parallelize.py).
 
         A tied one is then the cast that the embedding made: the two gradients are added in `dtype`, as under FSDP.
         """

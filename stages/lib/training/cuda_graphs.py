@@ -3,7 +3,7 @@
 The host launches a graph once, instead of thousands of kernels: it pays where the GPU waits for the host, for small
 models and micro-batches. See "Whole-network capture" in torch's notes on CUDA semantics.
 
-A graph needs weights that stay where they are, which FSDP does not give: see `precision`.
+A graph needs weights that stay where they are, which FSDP does not give: see `parallelize`.
 """
 
 from __future__ import annotations

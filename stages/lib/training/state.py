@@ -16,7 +16,7 @@ from stages.lib.model.initialize import initialize, initialize_adapters
 from stages.lib.model.lora import add_adapters
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import float8, parallelize, precision
+from stages.lib.training import float8, parallelize
 from stages.lib.training.optimizers import registry
 from stages.lib.training.settings.recipe import LossGuardRecipe
 
@@ -95,7 +95,7 @@ class State:
         if recipe.float8:
             float8.apply(self.model)
         if recipe.dtype == "bfloat16" and not parallelize.uses_fsdp(recipe):
-            precision.cast_weights(self.model)
+            parallelize.cast_weights(self.model)
         parallelize.apply_activation_checkpointing(self.model, recipe.activation_checkpointing)
         if recipe.compile:
             for block in self.model.base_model.layers:

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from stages.lib.distributed import collectives
+from stages.lib.distributed import collectives, gpus
 from stages.lib.model.initialize import mixed_seed
-from stages.lib.model.loss import can_compile
 from stages.lib.training.optimizers.optimizer import scale_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
@@ -52,8 +51,7 @@ class RoundedAdamW(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
         self.found_inf = self.scale = None
         self.state_dtype = state_dtype
-        self._key_tensors: dict[torch.nn.Parameter, torch.Tensor] = {}  # of a group, by its first parameter
-        self._keys = {parameter: rounding_key(name) for parameter, name in names.items()}
+        self._keys = {parameter: _rounding_key(name, parameter) for parameter, name in names.items()}
 
     def scale_gradients(self, scale: torch.Tensor) -> None:
         """Let the next step multiply the gradients by `scale`, a float64 scalar."""
@@ -85,10 +83,7 @@ class RoundedAdamW(torch.optim.Optimizer):
         They are computed for all parameters at once, and a row is 16 bytes, as kernels want their inputs aligned.
         """
         stacked, (beta1, beta2) = torch.stack(steps), group["betas"]
-        keys = self._key_tensors.get(parameters[0])
-        if keys is None or len(keys) != len(parameters):
-            listed = [self._keys[parameter] + _first_element(parameter) * INDEX for parameter in parameters]
-            keys = self._key_tensors[parameters[0]] = torch.tensor(listed, device=stacked.device)
+        keys = torch.stack([self._keys[parameter] for parameter in parameters])
         rates = torch.full_like(stacked, group["lr"])
         floats = (rates / (1 - beta1**stacked), (1 - beta2**stacked).sqrt(), rates)
         key = (stacked.to(torch.int64) * STEP + keys).to(torch.int32)
@@ -108,26 +103,25 @@ class RoundedAdamW(torch.optim.Optimizer):
     def _update(self, parameter: torch.nn.Parameter, numbers: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         assert parameter.grad is not None
-        tensors = (parameter.grad, parameter, *(state[name] for name in MOMENTS))
-        gradient, weight, first, second = (collectives.local_tensor(tensor).reshape(-1) for tensor in tensors)
+        gradient = collectives.local_tensor(parameter.grad).reshape(-1)
+        changed = (parameter, *(state[name] for name in MOMENTS))
+        # `view`, which fails where `reshape` would copy, and the update would be lost
+        weight, first, second = (collectives.local_tensor(tensor).view(-1) for tensor in changed)
         if has_fused_kernel(parameter):
             fused(gradient, weight, first, second, numbers, group, self.scale, self.found_inf)
         else:
             by_parts(gradient, weight, first, second, state["step"], numbers[3], group, self.scale, self.found_inf)
 
 
-def _first_element(parameter: torch.Tensor) -> int:
-    """Return the number of the first element of this rank's shard."""
-    return collectives.local_rows(parameter)[1] * math.prod(parameter.shape[1:])
-
-
 INDEX, STEP = 0x9E3779B9, 0x85EBCA6B
 """Odd factors that spread the number of an element, and that of a step, over 32 bits."""
 
 
-def rounding_key(name: str) -> int:
-    """Return the 32 bits of a parameter on which the rounding of its new weights depends."""
-    return mixed_seed(0, f"rounding {name}", 0) & 0xFFFFFFFF
+def _rounding_key(name: str, parameter: torch.Tensor) -> torch.Tensor:
+    """Return 32 bits, as an int64 scalar, on which the rounding of this rank's shard of a parameter depends."""
+    first_element = collectives.local_rows(parameter)[1] * math.prod(parameter.shape[1:])
+    key = mixed_seed(0, f"rounding {name}", 0) + first_element * INDEX
+    return torch.tensor(key & 0xFFFFFFFF, device=parameter.device)
 
 
 def round_by_chance(values: torch.Tensor, key: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -150,7 +144,7 @@ def _signed(number: int) -> int:
 
 def has_fused_kernel(parameter: torch.Tensor) -> bool:
     """Return true if `fused` is compiled for a parameter: on a GPU, where Triton finds a C compiler."""
-    return parameter.device.type == "cuda" and parameter.dtype != torch.float64 and can_compile()
+    return parameter.device.type == "cuda" and parameter.dtype != torch.float64 and gpus.can_compile()
 
 
 def fused(
