@@ -163,8 +163,9 @@ def loss(recipe: PlannedRecipe, gpu: int) -> int:
     """Return the bytes per micro-batch of the cross-entropy in chunks, which adds up in at least float32."""
     width = WIDTHS[recipe.dtype]
     wide, chunk = max(4, width), flops.loss_chunk(gpu, recipe.vocab_size)
-    cast = 0 if width == wide else width + wide
     tokens, head = recipe.micro_batch_size * recipe.seq_len, recipe.vocab_size * recipe.model.hidden_size
-    of_logits = tokens * recipe.vocab_size * (4 * wide + 2 * cast)  # largest, sum, gradient
-    sums = 0 if width == wide else math.ceil(tokens / chunk) * (width + 2 * wide)  # of the head's gradient, per chunk
-    return of_logits + head * (sums + 3 * wide + cast) + tokens * recipe.model.hidden_size * 4 * width
+    of_logits = tokens * recipe.vocab_size * 4 * width  # largest, sum, gradient
+    of_head = 3 * wide  # its gradient, in chunks a sum and a cast of it
+    if width != wide:
+        of_head += math.ceil(tokens / chunk) * (width + 2 * wide) + width + wide
+    return of_logits + head * of_head + tokens * recipe.model.hidden_size * 4 * width

@@ -237,6 +237,11 @@ def fused_update(*_: Any) -> None:
     """Stand for the one kernel of an update, which allocates nothing."""
 
 
+def fused_losses(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stand for the kernels of the losses, which allocate next to nothing."""
+    return torch.zeros((), device=logits.device), torch.zeros((), device=logits.device)
+
+
 @contextlib.contextmanager
 def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
     """Replace what needs data, and what a GPU does otherwise than a CPU."""
@@ -256,6 +261,7 @@ def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
         replace(loss, "rows_at_a_time", len)  # thousands of calls without data would take most of the time
         if gpu is not None:
             replace(loss, "chunk_size", lambda _, vocab_size: flops.loss_chunk(gpu, vocab_size))
+            replace(loss, "losses_and_gradient", fused_losses)
             replace(adamw, "has_fused_kernel", lambda parameter: parameter.dtype != torch.float64)
             replace(adamw, "fused", fused_update)
             replace(adamw, "scales_in_step", lambda _: True)

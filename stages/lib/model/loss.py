@@ -101,28 +101,37 @@ def rows_at_a_time(logits: torch.Tensor) -> int:
     return len(logits) if logits.device.type != "cpu" else max(1, CACHED // logits.shape[1])
 
 
-def _losses_and_gradient(
+def losses_and_gradient(
     logits: torch.Tensor, indices: torch.Tensor, counted: torch.Tensor, z_loss_weight: float, needs_grad: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums of cross-entropy and z-loss; turn `logits` [N, V] into the gradient of their sum.
 
-    `indices`: int64 [N, 1], the targets. `counted`: [N, 1], 1 if a target counts, otherwise 0.
+    `indices`: int64 [N, 1], the targets. `counted`: [N, 1], 1 if a target counts, otherwise 0, in the dtype in which
+    the losses are computed.
     """
-    largest = logits.amax(1, keepdim=True)
-    of_targets = logits.sub_(largest).gather(1, indices)
-    sums = logits.exp_().sum(1, keepdim=True)  # logits.logsumexp would compute the exponentials once more
+    wide = logits.to(counted.dtype)
+    largest = wide.amax(1, keepdim=True)
+    of_targets = wide.sub_(largest).gather(1, indices)
+    sums = wide.exp_().sum(1, keepdim=True)  # logsumexp would compute the exponentials once more
     logarithms = sums.log()
     normalizer = largest + logarithms
     if needs_grad:
-        logits.mul_(counted * (1 + 2 * z_loss_weight * normalizer) / sums).scatter_add_(1, indices, -counted)
+        wide.mul_(counted * (1 + 2 * z_loss_weight * normalizer) / sums)
+        if torch.compiler.is_compiling():  # a scatter would be a kernel of its own, through float32 in memory
+            targets = torch.arange(logits.shape[1], device=logits.device) == indices
+            wide = torch.where(targets, wide - counted, wide)
+        else:
+            wide.scatter_add_(1, indices, -counted)
+        if wide is not logits:
+            logits.copy_(wide)
     z_losses = z_loss_weight * normalizer.square()
     return ((logarithms - of_targets) * counted).sum(), (z_losses * counted).sum()
 
 
 @functools.cache
 def compiled() -> Any:
-    """Return `_losses_and_gradient` in few kernels, which read the logits about four times instead of eight."""
-    return torch.compile(_losses_and_gradient, dynamic=False)
+    """Return `losses_and_gradient` in few kernels: bfloat16 logits are read three times and written once."""
+    return torch.compile(losses_and_gradient, dynamic=False)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -137,9 +146,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if needs_grad:
             hidden_states_grad = torch.empty_like(hidden_states)
         weight_grad = torch.zeros_like(weight, dtype=precision) if needs_weight_grad else None
-        function = compiled() if weight.device.type == "cuda" and gpus.can_compile() else _losses_and_gradient
+        function = compiled() if weight.device.type == "cuda" and gpus.can_compile() else losses_and_gradient
         for chunk in chunks(targets, weight):
-            logits = (hidden_states[chunk] @ weight.t()).to(precision)
+            logits = hidden_states[chunk] @ weight.t()
             counted = (targets[chunk] != IGNORED).to(precision).unsqueeze(1)
             indices = targets[chunk].clamp(min=0).unsqueeze(1)
             size = rows_at_a_time(logits)
@@ -148,14 +157,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 cross_entropy += found[0]
                 z_loss += found[1]
             if needs_grad:
-                logits_grad = logits.to(weight.dtype)
-                hidden_states_grad[chunk] = logits_grad @ weight
+                hidden_states_grad[chunk] = logits @ weight
                 if weight_grad is None:
                     continue
                 if weight.dtype == precision:
-                    weight_grad.addmm_(logits_grad.t(), hidden_states[chunk])
+                    weight_grad.addmm_(logits.t(), hidden_states[chunk])
                 else:
-                    weight_grad += logits_grad.t() @ hidden_states[chunk]
+                    weight_grad += logits.t() @ hidden_states[chunk]
         if needs_grad:
             ctx.save_for_backward(hidden_states_grad, weight_grad)
             ctx.weight_dtype = weight.dtype

@@ -58,6 +58,14 @@ def test_a_gpu_with_more_memory_has_larger_chunks_which_change_no_loss(monkeypat
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_losses_are_those_of_the_single_operators(dtype, monkeypatch):
+    expected = values_and_gradients(chunked_cross_entropy, dtype, 1e-2)
+    monkeypatch.setattr(loss, "losses_and_gradient", loss.compiled())
+    for ours, theirs in zip(values_and_gradients(chunked_cross_entropy, dtype, 1e-2), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_z_loss_of_weight_0_needs_no_gradient_and_else_only_the_sum_has_one():
     loss, z_loss = chunked_cross_entropy(*inputs(torch.float32))
     assert z_loss == 0 and not z_loss.requires_grad
