@@ -80,7 +80,7 @@ def place(tmp_path_factory):
         copy = shutil.copytree if (HOME / name).is_dir() else shutil.copy2
         copy(HOME / name, checkout / name)
     (checkout / "mine.yaml").write_text(CONFIG.format(volume=volume))
-    profile = checkout / "profiles/kubernetes/config.yaml"
+    profile = checkout / "profiles/kubernetes/profile.yaml"
     text = profile.read_text().replace("s3://my-bucket/my-project", "s3://lake/mine")
     profile.write_text(text.replace(":/caravan", f":{volume}").replace("prefix: /caravan", f"prefix: {volume}"))
     for command in (["init", "-q"], ["add", "."]):

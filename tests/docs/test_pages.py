@@ -43,7 +43,7 @@ def test_modules_options_and_profiles_of_commands_exist(page):
     for words in shown_commands(page):
         for flag, value in itertools.pairwise(words):
             if flag == "--profile" and value.startswith("profiles/"):
-                assert (HOME / value / "config.yaml").exists(), words
+                assert (HOME / value / "profile.yaml").exists(), words
             if flag == "-m" and value.startswith(("stages.", "tools.", "benchmarks.")) and "NAME" not in value:
                 assert options_of(words) - options_known_to(value) == set(), words
 

@@ -24,11 +24,11 @@ class Place:
         write_texts(path)
         (path / "my.yaml").write_text(CONFIG, encoding="utf-8")
         (path / "profile").mkdir()
-        settings = yaml.safe_load((HOME / "profiles/pbs/config.yaml").read_text(encoding="utf-8"))
+        settings = yaml.safe_load((HOME / "profiles/pbs/profile.yaml").read_text(encoding="utf-8"))
         for rule in ("pretrain", "finetune"):
             settings["set-resources"][rule] |= {"nodes": 2, "ranks": 1, "ngpus": 0, "omp_threads": 1}
         settings |= {"latency-wait": 5, "seconds-between-status-checks": 1, "jobs": 4}
-        (path / "profile/config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+        (path / "profile/profile.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
     def start(self, *arguments):
         """Start Snakemake in its own session."""

@@ -43,17 +43,17 @@ class Place:
 
     def write_profile(self, nodes, ranks):
         """Write profiles/slurm with the sizes of a test; all else is unchanged."""
-        settings = yaml.safe_load((self.home / "profiles/slurm/config.yaml").read_text(encoding="utf-8"))
+        settings = yaml.safe_load((self.home / "profiles/slurm/profile.yaml").read_text(encoding="utf-8"))
         sizes = {"nodes": nodes, "ranks": ranks, "gres": f"'gpu:{ranks}'", "omp_threads": 1}
         for rule in ("pretrain", "finetune"):
             settings["set-resources"][rule] |= sizes
         settings["latency-wait"] = 5
         (self.path / "profile").mkdir(exist_ok=True)
-        (self.path / "profile/config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+        (self.path / "profile/profile.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
     def change_profile(self, resources=None, training=None, **settings):
         """Change settings of the profile: resources of all jobs, those of the training, or others."""
-        path = self.path / "profile/config.yaml"
+        path = self.path / "profile/profile.yaml"
         found = yaml.safe_load(path.read_text(encoding="utf-8")) | settings
         found["default-resources"] += [f"{name}={value}" for name, value in (resources or {}).items()]
         found["set-resources"]["pretrain"] |= training or {}

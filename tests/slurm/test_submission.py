@@ -60,7 +60,7 @@ def place(cluster, tmp_path_factory):
 @pytest.fixture(scope="module")
 def on_two_nodes(place):
     """The same, after both models were made again on two nodes of four GPUs."""
-    path = place.path / "profiles/slurm/config.yaml"
+    path = place.path / "profiles/slurm/profile.yaml"
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     for rule in OF_ONE_LAUNCHER_A_NODE:
         settings["set-resources"][rule] |= {"nodes": 2, "gres": "'gpu:4'", "ranks": 4}

@@ -10,6 +10,7 @@ import pytest
 from stages.lib.errors import UserError
 from tests.workflow.checkout import HOME
 from tools import caravan
+from tools.check.dry_run import is_local, profile_of
 
 SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", str(HOME / "workflow/Snakefile"), "--profile"]
 LOCAL = str(HOME / "profiles/local")
@@ -19,7 +20,7 @@ LOCAL = str(HOME / "profiles/local")
 def place(tmp_path, monkeypatch):
     """A working directory with a config, a profile, and a folder `tools` that is not Caravan's."""
     monkeypatch.chdir(tmp_path)
-    for name, text in (("my.yaml", "a: 1"), ("site/config.yaml", "cores: 1"), ("tools/__init__.py", "raise OSError")):
+    for name, text in (("my.yaml", "a: 1"), ("site/profile.yaml", "cores: 1"), ("tools/__init__.py", "raise OSError")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -41,6 +42,13 @@ def test_run_is_snakemake_with_this_checkouts_snakefile(words, expected):
     assert caravan.command_of(["run", *words.split()]) == [*SNAKEMAKE, *expected]
 
 
+def test_a_profile_of_either_name_is_one(place):
+    (place / "site/profile.yaml").rename(place / "site/config.yaml")
+    assert profile_of("site") == "site" and is_local("site")
+    (place / "site/config.yaml").write_text("executor: slurm")
+    assert not is_local("site")
+
+
 def test_other_words_are_tools_and_stages_and_none_shows_all(capsys):
     assert caravan.command_of(["status", "--results", "x"])[1:] == ["-m", "tools.status", "--results", "x"]
     assert caravan.main([]) == 0
@@ -56,7 +64,7 @@ def test_other_words_are_tools_and_stages_and_none_shows_all(capsys):
     [
         (["statu"], "the command must be one of run, ablate, "),
         (["run", "none.yaml"], "none.yaml cannot be read"),
-        (["run", "--profile", "none"], "--profile must be a directory with a config.yaml, or one of "),
+        (["run", "--profile", "none"], "--profile must be a directory with a profile.yaml, or one of "),
         (["run", "--profile"], "--profile must be followed by"),
     ],
 )

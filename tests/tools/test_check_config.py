@@ -64,7 +64,7 @@ MISTAKES = [
     (["texts"], "texts cannot be read: Is a directory"),
     (["bad.yaml"], "bad.yaml must be YAML: while parsing"),
     (["list.yaml"], "list.yaml must be a mapping of keys to values, and is not"),
-    (["my.yaml", "--profile", "loca"], "--profile must be a directory with a config.yaml, or one of "),
+    (["my.yaml", "--profile", "loca"], "--profile must be a directory with a profile.yaml, or one of "),
     ([], "stdin must hold a plan of the workflow as JSON; name a config file to check it"),
 ]
 

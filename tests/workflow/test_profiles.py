@@ -10,12 +10,12 @@ import yaml
 
 from tests.workflow.checkout import HOME, write_commands
 
-PROFILES = [path.parent.name for path in sorted((HOME / "profiles").glob("*/config.yaml"))]
+PROFILES = [path.parent.name for path in sorted((HOME / "profiles").glob("*/profile.yaml"))]
 ALWAYS = {"keep-going": True, "rerun-incomplete": True, "show-failed-logs": True}
 
 
 def profile(name):
-    return yaml.safe_load((HOME / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load((HOME / "profiles" / name / "profile.yaml").read_text(encoding="utf-8"))
 
 
 def test_profiles_continue_after_a_failure_and_no_dry_run_overwrites_a_report():
@@ -23,6 +23,20 @@ def test_profiles_continue_after_a_failure_and_no_dry_run_overwrites_a_report():
     for settings in map(profile, PROFILES):
         assert settings | ALWAYS == settings
         assert not [key for key in settings if key.startswith("report")]
+
+
+def test_the_file_of_a_profile_has_either_name_but_not_both(finished):
+    new = finished.path / "profiles/local/profile.yaml"
+    old = new.with_name("config.yaml")
+    old.write_text(new.read_text())
+    done = finished.dry_run("all", "--profile", "profiles/local", check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "config: the profile profiles/local must have one file, and has profile.yaml and config.yaml: move your values "
+        "to profile.yaml and delete config.yaml"
+    )
+    new.unlink()
+    assert "Nothing to be done" in finished.dry_run("all", "--profile", "profiles/local").stdout
 
 
 def test_retries_are_set_only_in_profiles():
@@ -61,7 +75,7 @@ def submitted(checkout, sbatch, target, rule="pretrain"):
 
 @pytest.mark.parametrize(("rule", "nodes"), [("pretrain", 1), ("pretrain", 3), ("evaluate", 1)])
 def test_training_is_submitted_with_one_launcher_per_node_and_scoring_as_one_task(finished, sbatch, rule, nodes):
-    settings = finished.path / "profiles/slurm/config.yaml"
+    settings = finished.path / "profiles/slurm/profile.yaml"
     settings.write_text(settings.read_text().replace("nodes: 1", f"nodes: {nodes}"))
     step = f"{finished.default_config['runs']['base']['pretrain']['milestones'][0]:08d}"
     trains = rule == "pretrain"

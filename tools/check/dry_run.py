@@ -39,13 +39,17 @@ class DryRun:
     facts: dict[str, Any]
 
 
+PROFILE_FILES = ("profile.yaml", "config.yaml")
+"""Names of the file in the directory of a profile; Snakemake before 9.19 read the second one alone."""
+
+
 def profile_of(name: str) -> str:
     """Return the path of a profile: a directory here, or one of the checkout's (`local`). Raises UserError."""
     for path in (Path(name), HOME / "profiles" / name):
-        if (path / "config.yaml").is_file() or path.is_file():
+        if path.is_file() or any((path / file).is_file() for file in PROFILE_FILES):
             return str(path)
     known = ", ".join(sorted(path.name for path in (HOME / "profiles").iterdir() if path.is_dir()))
-    raise UserError(f"--profile must be a directory with a config.yaml, or one of {known}, got {name}")
+    raise UserError(f"--profile must be a directory with a profile.yaml, or one of {known}, got {name}")
 
 
 def is_local(profile: str | None) -> bool:
@@ -53,7 +57,9 @@ def is_local(profile: str | None) -> bool:
     if profile is None:
         return True
     path = Path(profile_of(profile))
-    text = (path / "config.yaml" if path.is_dir() else path).read_text(encoding="utf-8")
+    if path.is_dir():
+        path = next(path / file for file in PROFILE_FILES if (path / file).is_file())
+    text = path.read_text(encoding="utf-8")
     return re.search(r"^executor:", text, re.MULTILINE) is None
 
 

@@ -104,7 +104,8 @@ def check_all():
 
 
 def check_profile():
-    """Raise UserError for keys of the profile that do not apply, since an importing workflow has renamed their rules."""
+    """Raise UserError for a profile of two files, and for keys that name rules which an importing workflow renamed."""
+    check_profile_files(sys.argv[1:])
     settings = workflow.resource_settings
     named = {*settings.overwrite_resources, *settings.overwrite_threads, *workflow.group_settings.overwrite_groups}
     renamed = {rule: name_of_rule(rule) for rule in sorted(named) if not workflow.is_rule(rule)}

@@ -1,10 +1,13 @@
-"""The commands that each job's shell runs first, and the command of the workflow as the report shows it."""
+"""The commands that each job's shell runs first, and the command of the workflow: its profiles, and for the report."""
 
+import argparse
+import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from stages.lib.errors import UserError
 from stages.lib.sources import storage
 
 
@@ -43,3 +46,21 @@ def shown_command(arguments: Iterable[str]) -> str:
         if word.startswith("-"):
             is_secret = names_secret and not equals
     return shlex.join(words)
+
+
+def check_profile_files(arguments: Sequence[str]) -> None:
+    """Raise UserError if a profile of Snakemake's command line has both profile.yaml and config.yaml.
+
+    Snakemake then reads the one that the file system lists first.
+    """
+    from snakemake.cli import get_profile_dir
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--profile", action="append")
+    named = parser.parse_known_args(arguments)[0].profile or [os.environ.get("SNAKEMAKE_PROFILE", "none")]
+    for directory, _ in filter(None, map(get_profile_dir, named)):
+        if all((directory / name).is_file() for name in ("profile.yaml", "config.yaml")):
+            raise UserError(
+                f"the profile {directory} must have one file, and has profile.yaml and config.yaml: move your values "
+                "to profile.yaml and delete config.yaml"
+            )
