@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 CLOUD := .venv-cloud
+STANDARDS := .venv-standards
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
@@ -19,7 +20,7 @@ MINUTES = 10
 GPU = # options of benchmarks.gpu
 BENCH = # options of benchmarks.bench
 
-.PHONY: help env demo test-fast test test-landing test-long test-slurm test-cloud drill siege gpu bench lint docs format clean gc lock
+.PHONY: help env demo test-fast test test-landing test-long test-slurm test-cloud test-standards drill siege gpu bench lint docs format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -52,6 +53,9 @@ test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a 
 test-cloud: $(CLOUD)/stamp ## the workflow on Kubernetes and S3, with servers on this machine in place of both
 	$(CLOUD)/bin/python -m pytest --timeout 900 $(PYTEST) tests/cloud
 
+test-standards: $(STANDARDS)/stamp ## an RO-Crate, CITATION.cff and the logger snkmt, with the tools that define them
+	$(STANDARDS)/bin/python -m pytest -m standards $(PYTEST) tests/test_ci.py tests/tools/test_verify_chain.py tests/workflow/test_job_lines.py
+
 drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; its result must have the same bits
 	$(RUN) tests.drill --kills 20
 
@@ -80,7 +84,7 @@ format: $(VENV)/dev.stamp ## apply the project's style to all code
 	$(BIN)/snakefmt workflow
 
 clean: ## delete the environment and caches; results stay
-	rm -rf $(VENV) $(CLOUD) .pytest_cache .ruff_cache .mypy_cache .hypothesis site
+	rm -rf $(VENV) $(CLOUD) $(STANDARDS) .pytest_cache .ruff_cache .mypy_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 gc: $(VENV)/demo.stamp ## list run directories that no milestone refers to
@@ -113,15 +117,17 @@ $(VENV)/dev.stamp: requirements-dev.txt | $(VENV)/demo.stamp
 	$(BIN)/python -m pip install -qq -r requirements-dev.txt
 	@touch $@
 
-# an environment beside .venv that finds the packages of it
-$(CLOUD)/stamp: pyproject.toml | $(VENV)/dev.stamp
-	$(BIN)/python -m venv $(CLOUD)
+# environments beside .venv that find its packages, and have the extra of pyproject.toml that they are named after
+.venv-%/stamp: pyproject.toml | $(VENV)/dev.stamp
+	$(BIN)/python -m venv .venv-$*
 	$(BIN)/python -c 'import os, pathlib, subprocess, sysconfig; \
-	  to = subprocess.check_output(["$(CLOUD)/bin/python", "-c", "import sysconfig; print(sysconfig.get_path(\"purelib\"))"], text=True); \
+	  to = subprocess.check_output([".venv-$*/bin/python", "-c", "import sysconfig; print(sysconfig.get_path(\"purelib\"))"], text=True); \
 	  pathlib.Path(to.strip(), "base.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")) + "\n" + os.getcwd() + "\n")'
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("$<", "rb"))["project"]["optional-dependencies"]["cloud"], sep="\n")' | \
-	  $(CLOUD)/bin/python -m pip install -qq --constraint requirements.txt -r /dev/stdin
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("$<", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")' | \
+	  .venv-$*/bin/python -m pip install -qq $(CONSTRAINT_$*) -r /dev/stdin
 	@touch $@
+
+CONSTRAINT_cloud := --constraint requirements.txt # those of `standards` need an older rich
 
 $(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("$<", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' | \

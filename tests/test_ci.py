@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 HOME = Path(__file__).resolve().parents[1]
@@ -33,6 +34,7 @@ def test_jobs_make_existing_targets():
         "other-pythons": {"test-fast", "demo"},
         "landing": {"test-landing"},
         "cloud": {"test-cloud"},
+        "standards": {"test-standards"},
         "nightly": {"test-long"},
     }
     assert set.union(*made.values()) <= TARGETS
@@ -57,7 +59,7 @@ def test_python_versions_agree_with_the_metadata():
 
 def test_logs_are_uploaded_also_after_a_failure_and_the_demo_uploads_its_report():
     when = {"test": "failure()", "other-pythons": "always()", "landing": "failure()", "cloud": "failure()"}
-    when["nightly"] = "always()"
+    when |= {"standards": "failure()", "nightly": "always()"}
     for job, condition in when.items():
         (upload,) = uploads(job)
         assert upload["if"] == condition and ".log" in upload["with"]["path"]
@@ -83,6 +85,12 @@ def test_the_citation_names_the_version():
     citation = yaml.safe_load((HOME / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == PROJECT["version"]
     assert citation["license"] == PROJECT["license"]
+
+
+@pytest.mark.standards
+def test_cff_is_valid():
+    cffconvert = pytest.importorskip("cffconvert", reason="make test-standards installs it")
+    cffconvert.Citation((HOME / "CITATION.cff").read_text(encoding="utf-8")).validate()
 
 
 def test_pre_commit_needs_no_other_repository():

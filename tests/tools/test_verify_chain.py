@@ -1,10 +1,12 @@
 """`tools.verify --chain`: from a score back to the raw files, each link held; what is broken is named in a sentence."""
 
+import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from urllib3 import HTTPResponse
 
 from stages import select_best, summarize
 from stages.lib import manifest
@@ -35,9 +37,9 @@ def place(whole, tmp_path, monkeypatch):
     return copy
 
 
-def chain(capsys, path=SCORES):
+def chain(capsys, path=SCORES, *options):
     """Return (lines of the tree, last line of stderr) of a chain; "" if it holds."""
-    code = verify.main(["--chain", str(path)])
+    code = verify.main(["--chain", str(path), *options])
     told = capsys.readouterr()
     assert (code == 2) == bool(told.err)
     assert "Traceback" not in told.err and len(told.err.splitlines()) <= 1
@@ -297,3 +299,110 @@ def test_chain_goes_from_the_best_of_a_sweep(place, capsys):
     capsys.readouterr()
     tree, error = chain(capsys, best)
     assert error == "" and any(line.startswith(f"  {model.path}: pretrain") for line in tree)
+
+
+CRATE = Path("results/ro-crate-metadata.json")
+
+
+def ids(value):
+    """The @id of the references in a value: none, one, or a list of them."""
+    return [item["@id"] for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
+
+
+def test_crate_goes_from_the_scores_to_the_raw_files_and_has_the_sha256_of_each_file(place, capsys):
+    tree, error = chain(capsys, SCORES, "--crate")
+    assert error == "" and tree[-1] == f"{CRATE}: the directory is a Workflow Run RO-Crate of this chain"
+    graph = json.loads(CRATE.read_text())["@graph"]
+    entities = {entity["@id"]: entity for entity in graph}
+    assert len(entities) == len(graph)
+    named = {name for entity in graph for value in entity.values() for name in ids(value)}
+    assert {name for name in named if not name.startswith("http")} <= entities.keys()
+    listed = [entity for entity in graph if entity["@type"] == "File"]
+    for entity in listed:
+        described = {"bytes": int(entity["contentSize"]), "sha256": entity["sha256"]}
+        assert manifest.describe(Path("results", entity["@id"])) == described
+    assert {entity["@id"] for entity in listed} < set(ids(entities["./"]["hasPart"]))
+    assert all(Path("results", entity["@id"]).exists() for entity in graph if entity["@id"].startswith("workflow/"))
+    made_by = {name: action for action in graph for name in ids(action.get("result")) if action["@id"] != "#run"}
+    reached, waiting = set(), ["scores.csv"]
+    while waiting:
+        name = waiting.pop()
+        if name in made_by and name not in reached:
+            waiting += ids(made_by[name]["object"])
+        reached.add(name)
+    assert {"#source/a", "#source/b", "#source/pairs", f"runs/base/models/{STEP}.json"} <= reached
+    assert f"runs/base/export/{STEP}/README.md" not in reached  # the card is made of the export
+
+
+PROFILES = ("workflow-ro-crate-1.0", "process-run-crate-0.5", "workflow-run-crate-0.5", "provenance-run-crate-0.5")
+
+
+@pytest.mark.standards
+def test_crate_conforms_to_the_profiles(place, capsys, monkeypatch):
+    services = pytest.importorskip("rocrate_validator.services", reason="make test-standards installs it")
+    requests, rocrate = pytest.importorskip("requests"), pytest.importorskip("rocrate")
+
+    def send(self, request, **options):
+        """Answer with the context of RO-Crate 1.1 as the package rocrate has it; nothing else is there."""
+        if request.url != "https://w3id.org/ro/crate/1.1/context":
+            raise requests.ConnectionError(request.url)
+        response = requests.Response()
+        response.status_code, response.url, response.request = 200, request.url, request
+        content = Path(rocrate.__file__).with_name("data").joinpath("ro-crate.jsonld").read_bytes()
+        response.raw = HTTPResponse(io.BytesIO(content), preload_content=False, status=200)
+        response.headers["Content-Type"] = "application/ld+json"
+        return response
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+
+    def issues_of(profile):
+        settings = services.ValidationSettings(rocrate_uri="results", profile_identifier=profile)
+        return [issue.message for issue in services.validate(settings).get_issues()]
+
+    assert chain(capsys, SCORES, "--crate")[1] == ""
+    assert [issues_of(profile) for profile in PROFILES] == [[]] * len(PROFILES)
+    crate = json.loads(CRATE.read_text())
+    CRATE.write_text(json.dumps(crate | {"@graph": [entity for entity in crate["@graph"] if entity["@id"] != "#run"]}))
+    assert issues_of(PROFILES[-1]), "the validator reads the crate"
+
+
+CORPUS = "results/tokens/main/manifest.json"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "made", "sentence"),
+    [
+        (["--crate", MODEL], None, "--crate must be given with --chain and one path, of the chain that the crate desc"),
+        (["--crate", "--chain", SCORES, MODEL], None, "--crate must be given with --chain and one path"),
+        (
+            ["--crate", "--chain", SCORES],
+            CRATE,
+            f"{CRATE} exists, and --crate would replace it: delete or move it first",
+        ),
+        (["--crate", "--chain", SCORES], "results/workflow", "results/workflow exists, and --crate would replace it"),
+        (["--crate", "--chain", CORPUS], None, f"{CORPUS} was made from no milestone of a run; --crate must be given"),
+        (["--crate", "--chain", "results/none.json"], None, "results/none.json "),
+    ],
+)
+def test_crate_that_cannot_be_written_is_one_sentence(place, capsys, arguments, made, sentence):
+    if made:
+        Path(made).write_text("mine")
+    before = sorted(Path("results").iterdir())
+    assert verify.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"verify: {sentence}") and error.count("\n") == 1
+    assert sorted(Path("results").iterdir()) == before
+
+
+def test_no_half_of_a_crate_is_left(place, capsys, monkeypatch):
+    before = sorted(Path("results").iterdir())
+    monkeypatch.setattr(verify.crate.files, "write_json", None)
+    assert verify.main(["--crate", "--chain", SCORES]) == 1
+    assert sorted(Path("results").iterdir()) == before
+
+
+@pytest.mark.parametrize("damage", [(EVALUATION, '"step": 2', '"step": 3'), (LIST, None, None), (MODEL, "{", "")])
+def test_no_crate_of_a_broken_chain_is_written(place, capsys, damage):
+    path = damaged(*damage)
+    assert str(path) in chain(capsys, SCORES, "--crate")[1]
+    assert not CRATE.exists() and not Path("results/workflow").exists()

@@ -2,6 +2,7 @@
 
     python -m tools.verify results/tokens/main/manifest.json results/runs/base/models/*.json
     python -m tools.verify --chain results/scores.csv
+    python -m tools.verify --chain results/scores.csv --crate
 
 Every file of a manifest is read once and its sha256 compared. Training does not do that at each start, since it takes
 hours for large corpora: it checks the sizes and the Arrow magic of the shards.
@@ -9,6 +10,9 @@ hours for large corpora: it checks the sizes and the Arrow magic of the shards.
 --chain goes on: from the table of scores (or summary.json, an evaluation, any manifest) back to the raw files, through
 every manifest that it was made from. It prints one line per link, and says what the manifests do not prove. Run it
 where the workflow ran: relative paths of raw files start there. The exit code is 2 if a file is missing or differs.
+
+--crate describes a chain that holds as a Workflow Run RO-Crate: it writes ro-crate-metadata.json to the results
+directory, which becomes the crate, and a copy of the workflow's rules to workflow/ there.
 """
 
 import argparse
@@ -18,7 +22,7 @@ from pathlib import Path
 from stages.lib import manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.space import amount
-from tools.verify import payload
+from tools.verify import crate, payload
 from tools.verify.checks import SCORES
 from tools.verify.places import Places
 from tools.verify.walk import Walk
@@ -28,7 +32,12 @@ SUMMARY = "summary.json"
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what is whole. Raises UserError if something differs from its manifest."""
-    (verify_chains if arguments.chain else verify_files)(arguments.manifests)
+    if arguments.crate and (not arguments.chain or len(arguments.manifests) > 1):
+        raise UserError("--crate must be given with --chain and one path, of the chain that the crate describes")
+    if arguments.chain:
+        verify_chains(arguments.manifests, arguments.crate)
+    else:
+        verify_files(arguments.manifests)
 
 
 def verify_files(paths: Sequence[Path]) -> None:
@@ -49,11 +58,13 @@ def verify_files(paths: Sequence[Path]) -> None:
         raise UserError(f"{wrong} files differ from their manifests")
 
 
-def verify_chains(paths: Sequence[Path]) -> None:
-    """Print the chain of each path. Raises UserError if a link is broken."""
+def verify_chains(paths: Sequence[Path], write_crate: bool) -> None:
+    """Print the chain of each path. Raises UserError if a link is broken, or a crate cannot be written."""
     for path in paths:
         first = manifest.read(manifest_of(path))
         walk = Walk(Places.of(first))
+        if write_crate:
+            crate.check_absent(walk.places.root)
         for line in walk.tree(first):
             print(line, flush=True)
         faults = walk.proven.faults
@@ -64,6 +75,8 @@ def verify_chains(paths: Sequence[Path]) -> None:
         left = len(walk.proven.unproven)
         named = f"; {left} not proven, named above" if left else ""
         print(f"{path}: {walk.proven.sentence()}{named}")
+        if write_crate:
+            print(f"{crate.write(walk)}: the directory is a Workflow Run RO-Crate of this chain")
 
 
 def manifest_of(path: Path) -> Path:
@@ -87,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifest of a corpus, a part, a model ..."
     )
     parser.add_argument("--chain", action="store_true", help="also all that it was made from, back to the raw files")
+    parser.add_argument("--crate", action="store_true", help="with --chain, write a Workflow Run RO-Crate of the chain")
     return stage.execute(parser, run, argv)
 
 

@@ -131,12 +131,17 @@ class Proven:
 
 
 class Walk:
-    """A walk over the manifests of one results directory. `tree` yields its lines while files are read."""
+    """A walk over the manifests of one results directory. `tree` yields its lines while files are read.
+
+    `manifests`: {path: manifest} in the order of the walk. `made_from`: {path: paths of those that it was made from}.
+    """
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self.proven = Proven()
-        self._seen: set[Path] = set()
+        self.manifests: dict[Path, Manifest] = {}
+        self.made_from: dict[Path, list[Path]] = defaultdict(list)
+        self._above: list[Manifest] = []
         self._hash_of = functools.cache(raw_files.sha256_of)  # several corpora, or parts, may hold a file
         self._broken: set[tuple[str, str]] = set()
         self._read: dict[str, tuple[int, str]] = {}
@@ -158,10 +163,15 @@ class Walk:
         """Yield the lines of a manifest and of all that it was made from."""
         shown = f"{INDENT * depth}{_shown(result.path)}"
         place = result.path.resolve()
-        if place in self._seen:
+        del self._above[depth:]
+        # an export's card is shown below it, and was made from it
+        if depth and (self._above[-1].stage, result.stage) != ("convert", "describe"):
+            self.made_from[self._above[-1].path.resolve()].append(place)
+        self._above.append(result)
+        if place in self.manifests:
             yield f"{shown} (above)"
             return
-        self._seen.add(place)
+        self.manifests[place] = result
         findings = list(checks.findings(result, self.places))
         self.proven.manifests += 1
         if depth:
