@@ -310,6 +310,8 @@ def ids(value):
 
 
 def test_crate_goes_from_the_scores_to_the_raw_files_and_has_the_sha256_of_each_file(place, capsys):
+    Path("results/runs").rename("scratch")
+    Path("results/runs").symlink_to("../scratch")
     tree, error = chain(capsys, SCORES, "--crate")
     assert error == "" and tree[-1] == f"{CRATE}: the directory is a Workflow Run RO-Crate of this chain"
     graph = json.loads(CRATE.read_text())["@graph"]

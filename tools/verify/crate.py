@@ -95,8 +95,7 @@ def graph_of(walk: Walk) -> list[Entity]:
 class _Crate:
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
-        self.root = walk.places.root.resolve()
-        self.first = next(iter(walk.manifests.values()))
+        self.first = next(iter(walk.manifests))
         self.data: dict[str, Entity] = {}
         """By @id: files below the results directory."""
         self.context: dict[str, Entity] = {}
@@ -108,13 +107,13 @@ class _Crate:
             for name, (size, sha256) in payload.files_of(result).items():
                 made_by[self._file(result.directory / name, size, sha256)] = place
             described = manifest.describe(place)
-            made_by[self._file(place, described["bytes"], described["sha256"])] = place
+            made_by[self._file(result.path, described["bytes"], described["sha256"])] = place
         for file, place in made_by.items():
             self.files_of[place].append(file)
 
     def _file(self, path: Path, size: int, sha256: str) -> str:
         """Add a file; return its @id. One outside the results directory is no part of the crate."""
-        name = os.path.relpath(path.resolve(), self.root)
+        name = self._name(path)
         inside = not name.startswith("..")
         kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         entity = {
@@ -128,8 +127,12 @@ class _Crate:
         (self.data if inside else self.context)[entity["@id"]] = entity
         return entity["@id"]
 
+    def _name(self, path: Path) -> str:
+        """Return a path from the results directory, in which directories may be links to other disks."""
+        return os.path.relpath(os.path.abspath(path), os.path.abspath(self.walk.places.root))
+
     def _id(self, place: Path) -> str:
-        return urllib.parse.quote(os.path.relpath(place, self.root))
+        return urllib.parse.quote(self._name(self.walk.manifests[place].path))
 
     def action(self, place: Path) -> Entity:
         """Return the action that wrote a manifest, and add its tool, recipe and sources to the context."""
@@ -170,7 +173,7 @@ class _Crate:
         """Add the raw files of a source as one collection; return its @id."""
         name, described = listed.identity["source"], listed.identity["files"]
         size = sum(file["bytes"] for file in described)
-        place = {"@id": self._id(listed.path.resolve())}
+        place = {"@id": urllib.parse.quote(self._name(listed.path))}
         text = (
             f"{several(len(described), 'file')}, {amount(size)}: names and sizes are in {place['@id']}, and the sha256 "
             "of each file in the manifests that were made from it"
@@ -190,8 +193,8 @@ class _Crate:
         rules = [entity["@id"] for entity in self.context.values() if entity["@id"].startswith("#stage/")]
         collections = [entity["@id"] for entity in self.context.values() if entity["@type"] == "Collection"]
         steps = [f"#step/{rule.removeprefix('#stage/')}" for rule in rules]
-        first = self._id(self.first.path.resolve())
-        inputs, outputs = collections, self.files_of[self.first.path.resolve()]
+        first = self._id(self.first)
+        inputs, outputs = collections, self.files_of[self.first]
         begun = min(action["startTime"] for action in actions if "startTime" in action)
         ended = max(action["endTime"] for action in actions if "endTime" in action)
         commit = manifest.Clock().record()["commit"]
