@@ -20,11 +20,11 @@ MINUTES = 10
 GPU = # options of benchmarks.gpu
 BENCH = # options of benchmarks.bench
 
-.PHONY: help env demo test-fast test test-landing test-long test-slurm test-cloud test-standards drill siege gpu bench lint docs format clean gc lock
+.PHONY: help env demo test-fast test test-landing test-long test-slurm test-cloud test-standards drill siege gpu bench lint docs rules-picture format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(VENV)/demo.stamp ## create the environment in .venv
 
@@ -77,6 +77,11 @@ lint: $(VENV)/dev.stamp ## check style, types and workflow
 
 docs: $(VENV)/docs.stamp ## build the documentation in site/; a broken link is an error
 	$(RUN) mkdocs build --strict
+
+rules-picture: $(VENV)/demo.stamp ## draw the rules of the demo again, with Graphviz: docs/images/rules.svg
+	@command -v dot > /dev/null || { echo "make: Graphviz's command dot is missing; install it (Debian: graphviz)"; exit 1; }
+	$(BIN)/snakemake --profile profiles/local --rulegraph dot all --forceall > $(VENV)/rules.dot
+	dot -Tsvg -Grankdir=LR $(VENV)/rules.dot -o docs/images/rules.svg
 
 format: $(VENV)/dev.stamp ## apply the project's style to all code
 	$(RUN) ruff check --fix .
