@@ -93,6 +93,47 @@ def test_cff_is_valid():
     cffconvert.Citation((HOME / "CITATION.cff").read_text(encoding="utf-8")).validate()
 
 
+def test_a_tag_is_checked_and_its_notes_are_the_section_of_its_version(tmp_path):
+    release = yaml.safe_load((HOME / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    commands = "\n".join(step.get("run", "") for job in release["jobs"].values() for step in job["steps"])
+    assert {"test", "demo"} < {*re.findall(r"make ([a-z-]+)", commands)} <= TARGETS
+    assert release["jobs"]["publish"]["needs"] == "check"
+
+    def notes(tag):
+        command = [sys.executable, tmp_path / ".ci/release_notes.py", tag]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    for name in (".ci/release_notes.py", "pyproject.toml", "CHANGELOG.md", "CITATION.cff"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((HOME / name).read_bytes())
+    version = PROJECT["version"]
+    code, text, _ = notes(f"v{version}")
+    assert code == 0 and text.startswith("### ") and text in (HOME / "CHANGELOG.md").read_text(encoding="utf-8") + "\n"
+    assert notes("v9.0") == (
+        2,
+        "",
+        f"release_notes: the tag must be v{version}, the version of pyproject.toml, got v9.0\n",
+    )
+    for name, words in (("CITATION.cff", "date-released: "), ("CHANGELOG.md", "## [")):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace(words, f"{words}x"))
+        code, text, error = notes(f"v{version}")
+        assert (
+            (code, text) == (2, "") and error.startswith(f"release_notes: {name} must have") and error.count("\n") == 1
+        )
+
+
+def test_the_workflow_catalog_finds_what_standardized_usage_needs():
+    usage = yaml.safe_load((HOME / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))["usage"]
+    assert set(usage) == {"mandatory-flags", "software-stack-deployment", "report"}
+    profile = usage["mandatory-flags"]["flags"].removeprefix("--profile ")
+    for name in ("workflow/Snakefile", "config/README.md", "config/config.yaml", f"{profile}/profile.yaml"):
+        assert (HOME / name).is_file(), name
+    words = (HOME / "README.md").read_text(encoding="utf-8").lower()
+    assert "snakemake" in words and "workflow" in words
+
+
 def test_pre_commit_needs_no_other_repository():
     hooks = yaml.safe_load((HOME / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     assert [repository["repo"] for repository in hooks] == ["local"]

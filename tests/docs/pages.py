@@ -6,7 +6,7 @@ from pathlib import Path
 HOME = Path(__file__).resolve().parents[2]
 README = HOME / "README.md"
 PAGES = [README, HOME / "profiles/README.md", HOME / "CHANGELOG.md", *sorted((HOME / "docs").rglob("*.md"))]
-ALSO_LINKING = ("CONTRIBUTING.md", "benchmarks/README.md", "config/README.md")
+ALSO_LINKING = ("CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "benchmarks/README.md", "config/README.md")
 LINKING = [*PAGES, *(HOME / name for name in ALSO_LINKING if (HOME / name).exists())]
 
 
