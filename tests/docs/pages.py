@@ -19,9 +19,12 @@ def name_of(page):
 
 
 def commands():
-    """The commands of all bash blocks, and the inline ones of snakemake and make, each once."""
+    """The commands of all bash blocks, and the inline ones of snakemake and make, each once.
+
+    Those of the tutorials are run as a whole, by `tutorials.follow`.
+    """
     found = set()
-    for text in map(text_of, PAGES):
+    for text in [text_of(page) for page in PAGES if page.parent.name != "tutorials"]:
         blocks = re.findall(r"^ *```bash\n(.*?)```", text, re.DOTALL | re.MULTILINE)
         lines = [line for block in blocks for line in block.splitlines()]
         inline = re.findall(

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from tests.docs.tutorials import clone, environment, follow
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
@@ -37,3 +39,10 @@ def test_two_nodes_make_the_bits_of_one(tokenized, tmp_path):
     assert [place.nodes_of_training() for place in (one, two)] == [1, 2]
     assert len(one.weights()["00000012.json"]) == 4
     assert one.weights() == two.weights()
+
+
+def test_tutorial_is_followed(cluster, tmp_path):
+    directory, variables = clone(tmp_path), environment(cluster.environment)
+    follow("your_text", directory, variables, until="Train and score")
+    follow("cluster", directory, variables)
+    cluster.wait_until_empty()
