@@ -80,7 +80,7 @@ docs: $(VENV)/docs.stamp ## build the documentation in site/; a broken link is a
 
 rules-picture: $(VENV)/demo.stamp ## draw the rules of the demo again, with Graphviz: docs/images/rules.svg
 	@command -v dot > /dev/null || { echo "make: Graphviz's command dot is missing; install it (Debian: graphviz)"; exit 1; }
-	$(BIN)/snakemake --profile profiles/local --rulegraph dot all --forceall > $(VENV)/rules.dot
+	PYTHONHASHSEED=0 $(BIN)/snakemake --profile profiles/local --rulegraph dot all --forceall > $(VENV)/rules.dot
 	dot -Tsvg -Grankdir=LR $(VENV)/rules.dot -o docs/images/rules.svg
 
 format: $(VENV)/dev.stamp ## apply the project's style to all code
