@@ -6,7 +6,8 @@
 Each benchmark measures ours and its peers in turns, and keeps its raw results in benchmarks/results. The figures are
 written into the pages, as by `python -m benchmarks.figures`, and their table is printed. A benchmark that fails is
 named, and does not stop the others; the exit code is then 1. Peers that are not installed are left out.
-`ladder`, `ladder_past_plateau`, `optimizers` and `learning` train for an hour or more each and stand by themselves.
+`ladder`, `ladder_past_plateau`, `optimizers` and `learning` train for an hour or more each and stand by themselves;
+`resume` wants an environment per peer.
 """
 
 import argparse

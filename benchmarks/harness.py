@@ -22,7 +22,7 @@ RESULTS = HOME / "benchmarks/results"
 CORPUS = "results/tokens/main/manifest.json"
 """The corpus of the demo."""
 
-PLACES = re.compile(r" --(work|output|corpus|peers-python|show)[ =]\S+")
+PLACES = re.compile(r" --(work|output|corpus|peers-python|environments|show)[ =]\S+")
 """Options that say where files lie on one machine, which changes no figure."""
 
 WIDTH = 240
