@@ -15,6 +15,7 @@ undisturbed, for each system by itself:
 - lost: samples that the undisturbed training had, and this one had not.
 - difference: of the final loss on documents that are held out.
 - refused: a start that ended with an error instead of training on.
+- steps: all that were taken; a training may end too early or too late.
 
 The corpus has more documents than a training reads, so no epoch ends. Each peer runs its own loader, checkpoints and
 resume on a tiny model (`resume_peers.py` has them, and what stands in for a GPU), and wants an environment of its own,
@@ -109,7 +110,7 @@ def write_corpus(directory, num_documents):
     names = {"bos_token": "<s>", "eos_token": "</s>"}
     (directory / "tokenizer/tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
     splits = {}
-    for split, rows in (("train", documents[: num_documents + 1, :-1]), ("validation", documents[-HELD_OUT:])):
+    for split, rows in (("train", documents[: num_documents + 1, :-1]), ("validation", documents[-HELD_OUT:, :-1])):
         writer, lengths = shards.Writer(directory, split, "uint16"), [rows.shape[1]] * len(rows)
         writer.add(rows.astype(np.uint16).ravel(), lengths, lengths)
         splits[split] = {"shards": writer.finish()}
@@ -179,6 +180,9 @@ class Gauntlet:
                 if not number:
                     print(output, file=sys.stderr)
                     raise UserError(f"the first start of {system} failed: {start['refused']}")
+                break
+            else:  # a training may take itself for finished before its kill
+                start["ended_after"] = max(by_step)
                 break
         found = {"starts": starts, "samples": [number for step in sorted(trained) for number in sorted(trained[step])]}
         if "refused" not in starts[-1]:

@@ -1,5 +1,6 @@
 """The resume gauntlet: mistakes of the user, what it counts, and our training under its kills."""
 
+import argparse
 import json
 import sys
 
@@ -71,6 +72,25 @@ def test_the_reason_of_a_refusal_is_the_last_error():
     assert resume.reason_of("pretrain: the corpus differs\n") == "pretrain: the corpus differs"
 
 
+def test_a_training_that_ends_before_its_kill_is_not_started_again(tmp_path, monkeypatch):
+    gauntlet = resume.Gauntlet(argparse.Namespace(steps=12, batch=16, environments=None), tmp_path)
+    started = []
+
+    def start(system, directory, number, settings, kill_after):
+        started.append(kill_after)
+        steps = {0: range(1, 6), 1: range(5, 9)}[number]
+        lines = [json.dumps({"step": step, "samples": [step]}) for step in steps]
+        lines += [json.dumps({"killed_after": kill_after})] if number == 0 else []
+        (directory / f"samples-{number}-0.jsonl").write_text("\n".join(lines))
+        (directory / "loss.json").write_text("2.5")
+        return -9 if number == 0 else 0, ""
+
+    monkeypatch.setattr(gauntlet, "start", start)
+    found = gauntlet.run("litgpt", "the same")
+    assert started == [5, 9] and found["steps"] == 8 and found["loss"] == 2.5
+    assert found["samples"] == list(range(1, 9)) and found["starts"][1]["ended_after"] == 8
+
+
 @pytest.mark.long
 def test_ours_repeats_and_loses_no_sample(tmp_path, capsys):
     output = tmp_path / "out.json"
@@ -80,7 +100,7 @@ def test_ours_repeats_and_loses_no_sample(tmp_path, capsys):
     for name, row in rows.items():
         first, second, third = row["starts"]
         assert (first["killed_after"], second["killed_after"]) == (5, 9), name
-        assert (second["resumed_from"], third["resumed_from"]) == (4, 8), name
+        assert (second["resumed_from"], third["resumed_from"], third["ended_after"]) == (4, 8, 12), name
         assert row["samples"] == 192 and row["repeated"] == row["lost"] == 0, name
         assert row["difference"] < 1e-4, name
     assert rows["the same"]["difference"] == 0
