@@ -144,6 +144,25 @@ def _many_jobs(found):
         plan.mb = plan.peak_bytes / 1e6
 
 
+def _resume(found):
+    """Add the cells of each system: samples repeated and lost, difference of the loss, the steps if they are others."""
+    found.torch, found.cells = found.versions.torch.rpartition("+")[0] or found.versions.torch, SimpleNamespace()
+    found.kills = [start.killed_after for start in vars(found.rows.caravan)["the same"].starts[:2]]
+    for system, rows in vars(found.rows).items():
+        cells, versions = SimpleNamespace(), vars(vars(found.systems)[system])
+        for scenario, row in vars(rows).items():
+            text = "refused"
+            if not hasattr(row, "refused"):
+                steps = f", {row.steps} steps" if row.steps != found.steps else ""
+                text = f"{row.repeated:,}, {row.lost:,}, {row.difference:.1g}{steps}"
+                cells.counts = f"{row.repeated:,}, {row.lost:,}"  # of the last that was not refused
+                cells.steps = row.steps
+            setattr(cells, scenario, text)
+        for package, version in versions.items():
+            setattr(cells, package, version)
+        setattr(found.cells, system.replace("@datasets-5.0.0", "_5"), cells)  # a field's name has no dot
+
+
 def _optimizers(found):
     found.num_seeds = len(found.equal_steps.muon.seeds)
 
@@ -153,6 +172,7 @@ DERIVED = {
     **{"contamination": _contamination, "lora": _lora, "plan": _plan, "start": _start, "optimizers": _optimizers},
     **{"near_duplicates": _near_duplicates, "near_duplicates_million": _near_duplicates, "filters": _filters},
     **{"languages": _languages, "many_jobs": _many_jobs, "ladder_past_plateau": _ladder_past_plateau},
+    "resume": _resume,
 }
 
 
@@ -292,6 +312,12 @@ def _learned(system):
     return f"{{learning.summary.{system}.at_budget:.2f}}"
 
 
+def _resumed(system):
+    """Return the cells of a system in the gauntlet of kills."""
+    scenarios = ("the same", "another micro-batch", "another number of ranks")
+    return " | ".join(f"{{resume.cells.{system}.{scenario}}}" for scenario in scenarios)
+
+
 def _infilled(measure):
     """Return the cells of a loss without and with fill-in-the-middle: means, differences by seed, a longer training."""
     of, longer = (f"fill_in_the_middle{run}.summary.{measure}" for run in ("", "_1400_steps"))
@@ -322,7 +348,7 @@ QUOTES = {
         "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, "
         "{workflow.hardware.vectors}) |",
         "All measured on 2 CPU cores of an {README.processors} (LoRA, near duplicates, filters, the search "
-        "for contaminated items and what is learned: {README.other_processors}), beside",
+        "for contaminated items, what is learned and kills: {README.other_processors}), beside",
         "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "
         "{train_cpu.ratios.transformers.tokens_per_second:.2f} x; {train_cpu.ratios.transformers.peak_mb:.2f} x the "
         "memory | transformers {train_cpu.versions.transformers} |",
@@ -348,6 +374,10 @@ QUOTES = {
         f"| {_learned('caravan')} | {_learned('nanochat, best of 2')}, nanochat; "
         f"{_learned('litgpt, best of 2')}, litgpt {{learning.peers.litgpt}}; "
         f"{_learned('transformers, best of 2')}, Trainer of transformers {{learning.peers.transformers}} ",
+        "samples repeated, lost | {resume.cells.caravan.counts} | {resume.cells.transformers.counts}, Trainer of "
+        "transformers {resume.cells.transformers.transformers}; {resume.cells.nanochat.counts}, nanochat; on other "
+        "ranks ended after {resume.cells.litgpt.steps} of {resume.steps} steps, litgpt {resume.cells.litgpt.litgpt}, "
+        "and refused, torchtitan {resume.cells.torchtitan.torchtitan} and nanochat |",
         "| scoring the demo's model, CPU-seconds | {evaluate.ratio.cpu_seconds:.2f} x | "
         "the command line of lm-evaluation-harness {evaluate.versions.lm_eval} |",
     ),
@@ -363,6 +393,17 @@ QUOTES = {
         "{lora.millions:.0f} M parameters, rank {lora.rank} at\n",
         "a peak of {lora.runs.lora.peak_mb:.0f} MB above the imports' where a full training has "
         "{lora.runs.full.peak_mb:,.0f} MB, {lora.ratio:.2f} of it",
+        "`resume`, on an {resume.processor} ({resume.steps} steps of {resume.batch} samples on one rank",
+        "after steps {resume.kills[0]} and {resume.kills[1]}; Python 3.11, torch {resume.torch})",
+        f"| caravan, `pretrain` | {_resumed('caravan')} |",
+        f"| transformers {{resume.cells.transformers.transformers}}, Trainer | {_resumed('transformers')} |",
+        *(
+            f"| torchtitan {{resume.cells.{name}.torchtitan}}, datasets {{resume.cells.{name}.datasets}} ({which}) | "
+            f"{_resumed(name)} |"
+            for name, which in (("torchtitan", "pinned"), ("torchtitan_5", "newer"))
+        ),
+        f"| litgpt {{resume.cells.litgpt.litgpt}}, litdata {{resume.cells.litgpt.litdata}} | {_resumed('litgpt')} |",
+        f"| nanochat, its loader and checkpoints | {_resumed('nanochat')} |",
         "`optimizers`, with one thread on an {optimizers.processor} beside",
         "| validation loss in bits per byte, {optimizers.recipe.steps} steps |",
         *(
@@ -498,7 +539,7 @@ def pages():
     processors = lambda *names: " and ".join(dict.fromkeys(found[name].processor for name in names))  # noqa: E731
     found["README"] = SimpleNamespace(
         processors=processors("train_cpu", "tokenize", "loader", "evaluate", "optimizers"),
-        other_processors=processors("lora", "contamination", "near_duplicates", "filters", "learning"),
+        other_processors=processors("lora", "contamination", "near_duplicates", "filters", "learning", "resume"),
     )
     texts = {page: (HOME / page).read_text(encoding="utf-8") for page in (README, PAGE)}
     before, _, rest = texts[PAGE].partition(BEGIN)
