@@ -22,9 +22,10 @@ resume on a tiny model (`resume_peers.py` has them, and what stands in for a GPU
 DIR/NAME, with the torch of this one:
 
     python -m venv DIR/litgpt && DIR/litgpt/bin/pip install torch==VERSION litgpt==0.5.13 litdata==0.2.76
-    DIR/litgpt/bin/pip uninstall torchvision           # PyPI's does not load beside a torch without CUDA
+    DIR/litgpt/bin/pip uninstall -y torchvision        # PyPI's does not load beside a torch without CUDA
     python -m venv DIR/nanochat && DIR/nanochat/bin/pip install torch==VERSION numpy pyarrow
     git clone https://github.com/karpathy/nanochat DIR/nanochat/checkout     # PyPI has its tokenizer alone
+    DIR/nanochat/bin/pip install requests tiktoken rustbpe                   # what the whole checkout imports
     python -m venv DIR/torchtitan && DIR/torchtitan/bin/pip install torch==VERSION torchtitan==0.3.0 triton
     python -m venv DIR/transformers && DIR/transformers/bin/pip install torch==VERSION transformers==5.23.0 accelerate
 
@@ -90,14 +91,14 @@ def write_corpus(directory, num_documents):
     documents[:, -1] = EOS
     np.save(directory / "documents.npy", documents)
     texts = [" ".join(map(str, document[1:-1])) for document in documents[:num_documents].tolist()]
-    for name in ("text", "base_data", "tokenizer"):
+    for name in ("text", "parquet", "tokenizer"):
         (directory / name).mkdir()
     for part in range(4):
         share = texts[part * num_documents // 4 : (part + 1) * num_documents // 4]
         lines = "".join(json.dumps({"text": text}) + "\n" for text in share)
         (directory / f"text/{part}.jsonl").write_text(lines, encoding="utf-8")
     for number, share in enumerate((texts, texts[:1])):  # the last file is nanochat's validation text
-        pq.write_table(pa.table({"text": share}), directory / f"base_data/{number}.parquet", row_group_size=1024)
+        pq.write_table(pa.table({"text": share}), directory / f"parquet/{number}.parquet", row_group_size=1024)
     words = {"<s>": BOS, "</s>": EOS, "<unk>": 0} | {str(token): token for token in range(FIRST, VOCABULARY)}
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer = {

@@ -300,6 +300,8 @@ def nanochat(job, record):
         def encode(self, texts, prepend, num_threads):
             return [[prepend, *(int(word) for word in text.split()), EOS] for text in texts]
 
+    files = sorted(map(str, Path(job["corpus"]).glob("parquet/*.parquet")))
+    dataloader.list_parquet_files = lambda **_: files
     rank, directory = get_dist_info()[1], f"{job['directory']}/checkpoints"
     torch.manual_seed(0)
     sizes = {"n_layer": LAYERS, "n_embd": WIDTH, "n_head": HEADS, "n_kv_head": HEADS}
