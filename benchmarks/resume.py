@@ -154,7 +154,7 @@ class Gauntlet:
                 code, ended = process.wait(PATIENCE), ""
             except subprocess.TimeoutExpired:
                 process.terminate()  # torchrun then ends its ranks
-                code, ended = process.wait(), f"\nTimeoutError: it took no end in {PATIENCE} s"
+                code, ended = process.wait(), f"\nTimeoutError: it did not end within {PATIENCE} s"
         text = output.read_text(encoding="utf-8", errors="replace") + ended
         return code, text.replace(f"{directory}/", "")
 
