@@ -16,17 +16,21 @@ PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder # tests/conf
 EXAMPLES = --hypothesis-profile ci # the same examples in each run: what fails, fails again
 PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
+WHEELS ?= # a directory of wheels: install from it alone, without network; `make wheelhouse` writes one
 MINUTES = 10
 GPU = # options of benchmarks.gpu
 BENCH = # options of benchmarks.bench
 
-.PHONY: help env demo test-fast test test-landing test-long test-slurm test-cloud test-standards drill siege gpu bench lint docs rules-picture format clean gc lock
+.PHONY: help env wheelhouse demo test-fast test test-landing test-long test-slurm test-cloud test-standards drill siege gpu bench lint docs rules-picture format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(VENV)/demo.stamp ## create the environment in .venv
+
+wheelhouse: | $(VENV)/bin/python ## collect what `make env` installs in wheels/, for a machine without network: make env WHEELS=wheels
+	$(BIN)/python -m pip wheel -qq -r requirements.txt --wheel-dir "$(or $(WHEELS),wheels)"
 
 demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends with results/card.html, and report.html beside it
 	$(BIN)/snakemake --profile profiles/local all --report results/report.html --report-after-run
@@ -95,13 +99,14 @@ clean: ## delete the environment and caches; results stay
 gc: $(VENV)/demo.stamp ## list run directories that no milestone refers to
 	$(RUN) tools.status --results results --unused
 
-lock: $(VENV)/dev.stamp ## compile the requirements from pyproject.toml again
+lock: $(VENV)/dev.stamp ## compile the requirements from pyproject.toml again, and uv.lock, pixi.toml and conda's file from them
 	$(COMPILE) --output-file requirements.txt pyproject.toml
 	$(COMPILE) --extra dev --constraint requirements.txt --output-file requirements-dev.txt pyproject.toml
 	@for file in requirements.txt requirements-dev.txt; do \
 	  { echo "# Compiled from pyproject.toml by \`make lock\`; edit that file, not this one."; \
 	    sed -e 's/^\(torch==[0-9.]*\)+[a-z0-9.]*/\1/' \
 	      -e "s/^\(ibm-fms==[0-9.]*\)/\1 ; python_version < '3.13'/" $$file; } > $$file.new && mv $$file.new $$file; done
+	UV=$(BIN)/uv $(BIN)/python workflow/scripts/generate_environments.py --lock
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -114,12 +119,24 @@ $(VENV)/path.stamp: | $(VENV)/bin/python
 	  pathlib.Path(sysconfig.get_path("purelib"), "caravan.pth").write_text(os.getcwd() + "\n")'
 	@touch $@
 
+# Install a requirements file. Of a wheelhouse that lacks a wheel, pip's lines become one sentence.
+define install
+	@if [ -n "$(WHEELS)" ] && [ ! -d "$(WHEELS)" ]; then \
+	  echo "make: WHEELS must be a directory, got $(WHEELS); \`make wheelhouse\` writes one" >&2; exit 2; fi
+	@echo "pip install -r $(1)"
+	@$(BIN)/python -m pip install -qq $(if $(WHEELS),--no-index --find-links "$(WHEELS)") -r $(1) 2>$(VENV)/pip.log || { \
+	  missing=`sed -n 's/^ERROR: No matching distribution found for //p' $(VENV)/pip.log | head -n 1`; \
+	  if [ -z "$(WHEELS)" ] || [ -z "$$missing" ]; then cat $(VENV)/pip.log >&2; exit 1; fi; \
+	  echo "make: $(WHEELS) has no wheel of $$missing for `$(BIN)/python --version`; run \`make wheelhouse\` with network" \
+	    "and the same Python, and copy its directory here" >&2; exit 2; }
+endef
+
 $(VENV)/demo.stamp: requirements.txt | $(VENV)/path.stamp
-	$(BIN)/python -m pip install -qq -r requirements.txt
+	$(call install,requirements.txt)
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.txt | $(VENV)/demo.stamp
-	$(BIN)/python -m pip install -qq -r requirements-dev.txt
+	$(call install,requirements-dev.txt)
 	@touch $@
 
 # environments beside .venv that find its packages, and have the extra of pyproject.toml that they are named after

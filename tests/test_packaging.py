@@ -1,10 +1,14 @@
 """The requirements files pin what pyproject.toml declares."""
 
 import ast
+import os
+import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +55,65 @@ def test_both_files_agree_and_conda_installs_the_same():
     *packages, pip = yaml.safe_load((HOME / "environment.yml").read_text())["dependencies"]
     assert packages == ["python=3.11", "pip"]
     assert [word.split(" #")[0] for word in pip["pip"]] == ["-r requirements.txt", "-e ."]
+
+
+def test_files_of_pixi_and_conda_are_fresh_and_pin_the_same(tmp_path):
+    script = [sys.executable, HOME / "workflow/scripts/generate_environments.py", tmp_path]
+    subprocess.run(script, check=True)
+    for name in ("pixi.toml", "workflow/envs/caravan.yml"):
+        assert (tmp_path / name).read_text() == (HOME / name).read_text(), "run `make lock`"
+    pixi = tomllib.loads((HOME / "pixi.toml").read_text())["pypi-dependencies"]
+    assert pixi.pop("caravan") == {"path": ".", "editable": True}
+    conda = yaml.safe_load((HOME / "workflow/envs/caravan.yml").read_text())["dependencies"][-1]["pip"]
+    pins = pinned("requirements.txt")
+    assert {name: version.removeprefix("==") for name, version in pixi.items()} == pins
+    assert dict(line.split("==") for line in conda) == pins
+
+
+def test_the_lock_of_uv_has_the_pinned_versions_of_what_is_declared_and_only_public_addresses():
+    text = (HOME / "uv.lock").read_text(encoding="utf-8")
+    assert set(re.findall(r"\w+://[^/\"]+", text)) == {"https://pypi.org", "https://files.pythonhosted.org"}
+    assert '"2.13.0+' not in text
+    packages, locked = tomllib.loads(text)["package"], {}
+    for package in packages:
+        locked.setdefault(package["name"], set()).add(package.get("version"))
+    for name in DECLARED:
+        assert [pin for pin in pinned(name).items() if pin[1] not in locked.get(pin[0], ())] == [], "run `make lock`"
+    (own,) = [package["metadata"]["requires-dist"] for package in packages if package["name"] == "caravan"]
+    extras = [requirement for extra in PROJECT["optional-dependencies"].values() for requirement in extra]
+    assert {entry["name"] for entry in own} == {canonical(name)[0] for name in PROJECT["dependencies"] + extras}
+
+
+def test_make_env_installs_from_a_wheelhouse_and_names_a_wheel_that_it_lacks(tmp_path):
+    (tmp_path / "Makefile").write_text((HOME / "Makefile").read_text())
+    (tmp_path / "requirements.txt").write_text("tiny==1.0\n")
+    (tmp_path / "wheels").mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+    packages = sysconfig.get_path("purelib")  # with pip: to install it takes seconds
+    (found,) = (tmp_path / ".venv/lib").glob("python*/site-packages")
+    (found / "pip.pth").write_text(packages + "\n")
+    environment = {"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull}
+
+    def make(folder="wheels"):
+        command = ["make", "--no-print-directory", "env", f"WHEELS={folder}"]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = make()
+    version = f"Python {platform.python_version()}"
+    advice = "run `make wheelhouse` with network and the same Python, and copy its directory here"
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        f"make: wheels has no wheel of tiny==1.0 for {version}; {advice}",
+    )
+    assert "make: WHEELS must be a directory, got elsewhere" in make("elsewhere").stderr
+    with zipfile.ZipFile(tmp_path / "wheels/tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny.py", "")
+        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+    done = make()
+    assert done.returncode == 0, done.stderr
+    assert (found / "tiny.py").exists()
 
 
 def imported(folder):
