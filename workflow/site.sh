@@ -3,6 +3,7 @@
 # started without one, for example for tools.doctor: both have the same modules and network.
 #
 # CARAVAN            in: the checkout
+# CARAVAN_CONTAINER  out, with pyxis: the srun that starts `python` in its container
 # CARAVAN_SITE_READ  out: the job that has read the file, and the file; launchers on other nodes inherit what it set
 
 caravan_job=''
@@ -24,4 +25,10 @@ if [[ -n $caravan_job && ${CARAVAN_SITE_READ-} != "$caravan_job $caravan_file" &
     set +u # modules of some sites fail under it
     . "$caravan_file"
     set -u
+fi
+
+# pyxis is an option of srun. `launch` passes it to the srun that starts launch itself on each node, in the container. Where
+# a job starts Python alone, another srun does: --overlap, since the job's own step has all its resources.
+if [[ $caravan_job == slurm:* && -z ${CARAVAN_CONTAINER-}${CARAVAN_NODE_RANK-} && ${CARAVAN_SRUN-} == *--container-image* ]]; then
+    CARAVAN_CONTAINER="srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=$(nproc) $CARAVAN_SRUN"
 fi

@@ -29,8 +29,8 @@
 #export NCCL_DEBUG=INFO
 #export TORCH_FR_BUFFER_SIZE=20000
 
-# --- A container: the words before `python` in every stage. It must have what requirements.txt lists, and must see the
-# working directory, this checkout and /tmp. It needs no command of Slurm. pyxis is an option of srun, which starts
-# training alone.
+# --- A container, for every job: one of these lines. The first is the words before `python`, the second are pyxis' options
+# of srun. It must have what requirements.txt lists (Containerfile, caravan.def), and must see the working directory, this
+# checkout and /tmp. It needs no command of Slurm. See docs/cluster.md.
 #export CARAVAN_CONTAINER="apptainer exec --nv --bind /shared /shared/caravan.sif"
 #export CARAVAN_SRUN="--container-image=/shared/caravan.sqsh --container-mounts=/shared,/tmp"

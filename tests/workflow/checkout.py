@@ -17,7 +17,7 @@ import yaml
 
 HOME = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
-COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml")
+COPIED = ("workflow", "stages", "tools", "config", "profiles")
 
 # Imports Snakemake once, and runs each command line that it reads in a fork: an import takes as long as a small plan.
 # So does the process of tools.check, which compiles the copy's modules: this project's own are called in its place.

@@ -215,7 +215,7 @@ def test_every_job_has_a_log_and_a_software_environment():
         text = path.read_text(encoding="utf-8")
         jobs = text.count("    shell:")
         assert text.count("    log:") == text.count("--log {log:q}") == jobs
-        assert text.count('    conda:\n        "../../environment.yml"') == jobs
+        assert text.count('    conda:\n        "../envs/caravan.yml"') == jobs
 
 
 def test_ctrl_c_leaves_no_trainer_behind(pretending, small, tmp_path):

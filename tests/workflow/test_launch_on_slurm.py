@@ -1,12 +1,15 @@
 """The launcher in a Slurm job with fake Slurm commands; tests/slurm uses a real Slurm."""
 
 import json
+import shutil
 import socket
+import subprocess
 from datetime import datetime
 
 import pytest
 
-from tests.workflow.checkout import launch_in_job, write_commands
+from scripts.commands import shell_prefix
+from tests.workflow.checkout import HOME, launch_in_job, write_commands
 
 WORKER = """
 import json, os, sys
@@ -165,3 +168,25 @@ def test_container_runs_the_ranks_and_its_options_reach_srun(job, tmp_path):
     assert job(0, CARAVAN_CONTAINER=f"{tmp_path}/bin/container --nv", CARAVAN_SRUN=mounts) == (0, "")
     assert (tmp_path / "contained").read_text() == "--nv python\n"
     assert f" {mounts} " in (tmp_path / "srun.said").read_text()
+
+
+def test_a_container_without_srun_is_one_sentence(job, tmp_path):
+    for name in ("bash", "dirname", "realpath"):  # no more is on the PATH
+        (tmp_path / "tools").mkdir(exist_ok=True)
+        (tmp_path / "tools" / name).symlink_to(shutil.which(name))
+    (tmp_path / "tools/scontrol").symlink_to(tmp_path / "bin/scontrol")
+    assert job(0, PATH=str(tmp_path / "tools"), SLURMD_NODENAME="node1") == (
+        2,
+        "launch: srun is not on the PATH of node1: if this is a container, start the jobs outside of it, with "
+        "CARAVAN_CONTAINER or CARAVAN_SRUN in profiles/slurm/environment.sh\n",
+    )
+
+
+def test_pyxis_takes_python_of_other_jobs_to_the_container_too(tmp_path):
+    write_commands(tmp_path, {"srun": 'echo "$@"'})
+    prefix = shell_prefix(HOME).replace("{{", "{").replace("}}", "}")
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "CARAVAN_SRUN": "--container-image=a.sqsh"}
+    script = ["bash", "-c", f"set -euo pipefail; {prefix} PATH={tmp_path}:$PATH; python -m stages.tokenize"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("--overlap --nodes=1 --ntasks=1 --cpus-per-task=")
+    assert done.stdout.endswith(" --container-image=a.sqsh python -m stages.tokenize\n")

@@ -233,7 +233,7 @@ def test_a_new_optional_key_with_a_default_trains_and_scores_nothing(finished):
 def test_a_comment_a_docstring_and_the_software_file_plan_nothing(finished):
     for path in (finished.path / "stages").rglob("*.py"):
         path.write_text('"""Another docstring."""\n# a comment\n' + path.read_text(encoding="utf-8"), encoding="utf-8")
-    finished.append("environment.yml", "# changed\n")
+    finished.append("workflow/envs/caravan.yml", "# changed\n")
     assert finished.plan() == {}
 
 

@@ -2,6 +2,10 @@
 
 scheduler=Slurm
 job=$SLURM_JOB_ID
+for command in scontrol srun; do
+    type -P "$command" >/dev/null || fail "$command is not on the PATH of ${SLURMD_NODENAME-$HOSTNAME}: if this is a container," \
+        "start the jobs outside of it, with CARAVAN_CONTAINER or CARAVAN_SRUN in profiles/slurm/environment.sh"
+done
 
 describe_job() {
     local described
@@ -21,9 +25,11 @@ word() {
     [[ ! $2 =~ (^|\ )$1=([^ ]*) ]] || echo "${BASH_REMATCH[2]}"
 }
 
+# On SageMaker HyperPod, srun restarts a step whose node failed, after it has replaced the node.
 start_on_each_node() {
     local more
     read -ra more <<<"${CARAVAN_SRUN-}"
+    [[ ! -d /opt/sagemaker_cluster || " ${more[*]} " == *" --auto-resume"* ]] || more+=(--auto-resume=1)
     srun --nodes="$nodes" --ntasks-per-node=1 --cpus-per-task="$cpus" --kill-on-bad-exit=1 "${more[@]}" \
         bash -c 'CARAVAN_NODE_RANK=$SLURM_NODEID exec "$@"' step "$@"
 }

@@ -11,7 +11,7 @@ rule average_weights:
     wildcard_constraints:
         run=AVERAGED,
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     params:
         recipe=recipe_of("average_weights"),
         directory=average_directory,

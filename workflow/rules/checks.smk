@@ -135,6 +135,8 @@ def prepare_dag(*arguments, prepare=workflow._prepare_dag, **options):
         CHECKED = check_all()
     except (UserError, WorkflowError) as error:
         sys.exit(f"config: {error}")
+    # Where jobs run changes no result: nothing is made again with --sdm, or without it.
+    workflow.dag_settings.rerun_triggers = workflow.rerun_triggers - {RerunTrigger.SOFTWARE_ENV}
     made = prepare(*arguments, **options)
     if reruns_stale():
         workflow.dag.forcefiles.update(CHECKED.stale)

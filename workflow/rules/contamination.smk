@@ -8,7 +8,7 @@ rule list_items:
     log:
         log_of("list_items"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["list_items"],
     params:
@@ -29,7 +29,7 @@ rule find_overlaps:
     log:
         log_of("find_overlaps"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["find_overlaps"],
     params:
@@ -51,7 +51,7 @@ rule find_contamination:
         log_of("find_contamination"),
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     params:
         recipe=contamination_recipe,
         code=rerun_on_code("find_contamination"),

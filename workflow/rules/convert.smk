@@ -13,7 +13,7 @@ rule convert:
         log_of("convert"),
     priority: 1
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         accelerator=1,
     params:

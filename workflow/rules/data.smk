@@ -11,7 +11,7 @@ rule list:
         log_of("list"),
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         operation=source_operation,
         code=CODE["list"],
@@ -32,7 +32,7 @@ rule train_classifier:
     log:
         log_of("train_classifier"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["train_classifier"],
     params:
@@ -52,7 +52,7 @@ rule train_tokenizer:
     log:
         log_of("train_tokenizer"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["train_tokenizer"],
     params:
@@ -72,7 +72,7 @@ rule hash_documents:
     log:
         log_of("hash_documents"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["hash_documents"],
     params:
@@ -91,7 +91,7 @@ rule find_duplicates:
     log:
         log_of("find_duplicates"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["find_duplicates"],
     params:
@@ -109,7 +109,7 @@ rule sketch:
     log:
         log_of("sketch"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["sketch"],
     params:
@@ -129,7 +129,7 @@ rule find_candidates:
     log:
         log_of("find_candidates"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["find_candidates"],
     params:
@@ -147,7 +147,7 @@ rule copy_candidates:
     log:
         log_of("copy_candidates"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["copy_candidates"],
     params:
@@ -168,7 +168,7 @@ rule verify_duplicates:
     log:
         log_of("verify_duplicates"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["verify_duplicates"],
     params:
@@ -192,7 +192,7 @@ rule tokenize:
     log:
         log_of("tokenize"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         max_malformed=max_malformed_of_part,
         code=CODE["tokenize"],
@@ -215,7 +215,7 @@ rule index:
         log_of("index"),
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         max_malformed=max_malformed_of_corpus,
         code=CODE["index"],

@@ -16,7 +16,7 @@ rule describe:
         log_of("describe"),
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     params:
         recipe=recipe_of("describe"),
         licenses=licenses_option,

@@ -12,7 +12,7 @@ rule evaluate:
         log_of("evaluate"),
     priority: 1
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         accelerator=1,
         ranks=1,
@@ -37,7 +37,7 @@ rule evaluate_baseline:
     log:
         log_of("evaluate_baseline"),
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         accelerator=1,
         ranks=1,
@@ -59,7 +59,7 @@ rule prefetch:
         f"{RESULTS}/logs/prefetch.log",
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     params:
         tasks=tasks_of_suites(),
         include=include_paths(),

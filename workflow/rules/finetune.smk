@@ -16,7 +16,7 @@ rule finetune:
     wildcard_constraints:
         run=TUNED,
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         accelerator=1,
         nodes=0,

@@ -13,7 +13,7 @@ rule predict:
     priority: 1
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     params:
         recipe=prediction_recipe,
         model_config=model_config_option,

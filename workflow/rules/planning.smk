@@ -6,7 +6,7 @@ rule plan:
         f"{RESULTS}/logs/plan.log",
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     params:
         request=plan_request,
         text=PLAN_TEXT,

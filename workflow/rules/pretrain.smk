@@ -16,7 +16,7 @@ rule pretrain:
     wildcard_constraints:
         run=PRETRAINED,
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         accelerator=1,
         nodes=0,

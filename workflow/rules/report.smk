@@ -54,7 +54,7 @@ rule summarize:
         log_of("summarize"),
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         config=config_files,
         command=command_line,

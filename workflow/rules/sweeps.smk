@@ -13,7 +13,7 @@ rule select_best:
         log_of("select_best"),
     localrule: True
     conda:
-        "../../environment.yml"
+        "../envs/caravan.yml"
     resources:
         code=CODE["select_best"],
     params:

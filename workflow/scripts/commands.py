@@ -11,20 +11,27 @@ from stages.lib.errors import UserError
 from stages.lib.sources import storage
 
 
-def shell_prefix(home: Path) -> str:
+def shell_prefix(home: Path, deployed: str | None = None) -> str:
     """Return the prefix for the checkout `home`, for Snakemake's `shell.prefix`.
+
+    `deployed`: "apptainer" or "conda" if Snakemake starts the job's shell in such an environment, which has its own
+    Python.
 
     Jobs find this checkout's stages and this Python, whatever the working directory holds and whether or not a virtual
     environment is active; PYTHONSAFEPATH keeps a folder `stages` in the working directory out. In a job of a scheduler
     the site's environment file comes first (site.sh), so that its modules do not hide this Python. `launch` reads
     CARAVAN_CONTAINER itself.
     """
-    python = shlex.quote(str(Path(sys.executable).parent))
     root = shlex.quote(str(home))
+    paths = {None: shlex.quote(str(Path(sys.executable).parent)) + ":$PATH", "conda": "$CONDA_PREFIX/bin:$PATH"}
+    container = 'python() { $CARAVAN_CONTAINER python "$@"; }'
+    if deployed:
+        twice = f"launch: --sdm {deployed} and CARAVAN_CONTAINER both start the jobs: leave one of them out"
+        container = f'{{ echo "{twice}" >&2; exit 2; }}'
     prefix = (
         f'export CARAVAN={root}; . "$CARAVAN/workflow/site.sh"; '
-        f"export PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONSAFEPATH=1 PATH={python}:$PATH; "
-        '[[ -z ${CARAVAN_CONTAINER-} ]] || python() { $CARAVAN_CONTAINER python "$@"; }; '
+        f"export PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONSAFEPATH=1 PATH={paths.get(deployed, '$PATH')}; "
+        f"[[ -z ${{CARAVAN_CONTAINER-}} ]] || {container}; "
     )
     return prefix.replace("{", "{{").replace("}", "}}")  # Snakemake formats the prefix together with the command
 
