@@ -190,3 +190,25 @@ def test_pyxis_takes_python_of_other_jobs_to_the_container_too(tmp_path):
     done = subprocess.run(script, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("--overlap --nodes=1 --ntasks=1 --cpus-per-task=")
     assert done.stdout.endswith(" --container-image=a.sqsh python -m stages.tokenize\n")
+
+
+def test_a_training_on_hyperpod_resumes_by_srun_unless_the_site_says_otherwise(tmp_path):
+    hyperpod = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", "/opt", "--dir", "/opt/sagemaker_cluster"]
+    if (
+        shutil.which("bwrap") is None
+        or subprocess.run([*hyperpod, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("bubblewrap is not installed, or may make no namespace here")
+    write_commands(tmp_path, {"srun": 'echo "$@"', "scontrol": ""})
+    script = f"nodes=2 cpus=1; . {HOME}/workflow/launchers/slurm.sh; start_on_each_node launch"
+
+    def started(*prefix, **variables):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", **variables}
+        done = subprocess.run(
+            [*prefix, "bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        return [word for word in done.stdout.split() if word.startswith("--auto-resume")]
+
+    assert started() == []
+    assert started(*hyperpod) == ["--auto-resume=1"]
+    assert started(*hyperpod, CARAVAN_SRUN="--label --auto-resume=0") == ["--auto-resume=0"]

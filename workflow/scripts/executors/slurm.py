@@ -1,7 +1,8 @@
 """Snakemake's Slurm executor, kept from losing its jobs and the reasons of their deaths.
 
-The plugin forgets all its jobs if one status query has no answer (2.8.0; docs/patches has the change for it), and waits
-for ever for a job that squeue no longer lists. It prints the log of the rule, which is empty if a job dies earlier.
+The plugin (2.8.0) forgets all its jobs if one status query has no answer, and waits for ever for a job that squeue no
+longer lists. It prints the log of the rule, which is empty if a job dies earlier. docs/patches has changes for the
+plugin itself; docs/cluster.md says which code here goes away with them.
 """
 
 from __future__ import annotations
