@@ -139,13 +139,14 @@ $(VENV)/dev.stamp: requirements-dev.txt | $(VENV)/demo.stamp
 	$(call install,requirements-dev.txt)
 	@touch $@
 
-# environments beside .venv that find its packages, and have the extra of pyproject.toml that they are named after
+# environments beside .venv that find its packages, and have those of pyproject.toml's list that they are named after
 .venv-%/stamp: pyproject.toml | $(VENV)/dev.stamp
 	$(BIN)/python -m venv .venv-$*
 	$(BIN)/python -c 'import os, pathlib, subprocess, sysconfig; \
 	  to = subprocess.check_output([".venv-$*/bin/python", "-c", "import sysconfig; print(sysconfig.get_path(\"purelib\"))"], text=True); \
 	  pathlib.Path(to.strip(), "base.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")) + "\n" + os.getcwd() + "\n")'
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("$<", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")' | \
+	$(BIN)/python -c 'import tomllib; project = tomllib.load(open("$<", "rb")); \
+	  print(*(project["project"]["optional-dependencies"] | project["tool"]["caravan"])["$*"], sep="\n")' | \
 	  .venv-$*/bin/python -m pip install -qq $(CONSTRAINT_$*) -r /dev/stdin
 	@touch $@
 
