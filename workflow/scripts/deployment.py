@@ -1,4 +1,4 @@
-"""Where Snakemake runs the shells of jobs: `--sdm conda`, `--sdm apptainer`, or neither."""
+"""The environment in which Snakemake runs the shells of jobs: `--sdm conda`, `--sdm apptainer`, or neither."""
 
 import shlex
 import shutil
