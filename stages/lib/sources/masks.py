@@ -36,9 +36,10 @@ IP_ADDRESS = re.compile(
     re.ASCII,
 )
 
+# `body` is taken whole, as by (...)*+, which matches a group wrongly in Python before 3.11.5 (gh-106052)
 SECRET_KEY = re.compile(
     rf"""
-    -----BEGIN[ ][A-Z0-9 ]{{0,40}}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----(?:[^-]|-(?!----))*+
+    -----BEGIN[ ][A-Z0-9 ]{{0,40}}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----(?=(?P<body>(?:[^-]|-(?!----))*))(?P=body)
         -----END[ ][A-Z0-9 ]{{0,40}}PRIVATE[ ]KEY(?:[ ]BLOCK)?-----
     | (?<!\w)(?:
         (?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{{16}}(?!\w)
