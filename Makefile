@@ -43,7 +43,7 @@ test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in about two m
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
 	$(RUN) pytest -m "not long" $(EXAMPLES) $(PARALLEL) $(PYTEST)
 
-test-landing: $(VENV)/dev.stamp ## the long tests that .ci/run runs: the demo from a fresh clone, one drill, requeue and lease on Slurm
+test-landing: $(VENV)/dev.stamp ## the long tests that .ci/run runs: three tutorials from fresh clones, one drill, requeue and lease on Slurm
 	$(RUN) pytest -m landing $(EXAMPLES) --timeout 900 $(PARALLEL) --ignore=tests/slurm $(PYTEST)
 	$(RUN) pytest -m landing $(EXAMPLES) --timeout 900 $(PYTEST) tests/slurm
 

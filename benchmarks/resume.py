@@ -34,6 +34,7 @@ A name with a label is the same peer in another environment: torchtitan@datasets
 """
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -154,6 +155,9 @@ class Gauntlet:
                 code, ended = process.wait(PATIENCE), ""
             except subprocess.TimeoutExpired:
                 process.terminate()  # torchrun then ends its ranks
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(30)
+                process.kill()
                 code, ended = process.wait(), f"\nTimeoutError: it did not end within {PATIENCE} s"
         text = output.read_text(encoding="utf-8", errors="replace") + ended
         return code, text.replace(f"{directory}/", "")

@@ -379,9 +379,9 @@ CORPUS = "results/tokens/main/manifest.json"
         (
             ["--crate", "--chain", SCORES],
             CRATE,
-            f"{CRATE} exists, and --crate would replace it: delete or move it first",
+            f"--crate would replace {CRATE}: delete or move what exists first",
         ),
-        (["--crate", "--chain", SCORES], "results/workflow", "results/workflow exists, and --crate would replace it"),
+        (["--crate", "--chain", SCORES], "results/workflow", "--crate would replace results/workflow"),
         (["--crate", "--chain", CORPUS], None, f"{CORPUS} was made from no milestone of a run; --crate must be given"),
         (["--crate", "--chain", "results/none.json"], None, "results/none.json "),
     ],

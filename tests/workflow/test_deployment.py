@@ -87,7 +87,7 @@ def test_a_container_in_the_environment_file_too_is_refused(checkout, small):
     given = ["tokenizers", "--profile", "profiles/local", "--configfile", checkout.write_config(small)]
     done = run(checkout, *given, "--sdm", "apptainer", CARAVAN_CONTAINER="env")
     assert done.returncode == 1 and not (checkout.path / TOKENIZER).exists()
-    sentence = "launch: --sdm apptainer and CARAVAN_CONTAINER both start the jobs: leave one of them out\n"
+    sentence = "environment: --sdm apptainer and the container of environment.sh both start jobs: omit one\n"
     assert sentence in done.stdout + done.stderr
 
 
@@ -109,3 +109,10 @@ def test_both_images_have_the_same_steps():
     assert len(run_lines) == 2 and all(f"    {line}\n" in definition for line in run_lines)
     base = image.split("ARG BASE=docker.io/library/")[1].split()[0]
     assert f"\nFrom: {base}\n" in definition
+
+
+def test_an_image_in_a_path_with_a_space_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        deployment.image_of(None, HOME / "a space")
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"apptainer: the checkout must have a path without spaces, got {HOME}/a space\n"

@@ -56,9 +56,8 @@ Entity = dict[str, Any]
 
 def check_absent(root: Path) -> None:
     """Raise UserError if the files of a crate exist, or cannot be written."""
-    for path in (root / METADATA, root / WORKFLOW):
-        if os.path.lexists(path):
-            raise UserError(f"{path} exists, and --crate would replace it: delete or move it first")
+    if existing := [str(path) for path in (root / METADATA, root / WORKFLOW) if os.path.lexists(path)]:
+        raise UserError(f"--crate would replace {' and '.join(existing)}: delete or move what exists first")
     files.check_output(root / METADATA)
 
 

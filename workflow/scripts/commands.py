@@ -1,4 +1,4 @@
-"""The commands that each job's shell runs first, and the command of the workflow: its profiles, and for the report."""
+"""Words of command lines: the prefix of each job's shell, the workflow's command as the report shows it, profiles."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ def shell_prefix(home: Path, deployed: str | None = None) -> str:
     paths = {None: shlex.quote(str(Path(sys.executable).parent)) + ":$PATH", "conda": "$CONDA_PREFIX/bin:$PATH"}
     container = 'python() { $CARAVAN_CONTAINER python "$@"; }'
     if deployed:
-        twice = f"launch: --sdm {deployed} and CARAVAN_CONTAINER both start the jobs: leave one of them out"
+        twice = f"environment: --sdm {deployed} and the container of environment.sh both start jobs: omit one"
         container = f'{{ echo "{twice}" >&2; exit 2; }}'
     prefix = (
         f'export CARAVAN={root}; . "$CARAVAN/workflow/site.sh"; '
@@ -63,7 +63,7 @@ def check_profile_files(arguments: Sequence[str]) -> None:
     from snakemake.cli import get_profile_dir
 
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--profile", action="append")
+    parser.add_argument("--profile", "--workflow-profile", dest="profile", action="append")
     named = parser.parse_known_args(arguments)[0].profile or [os.environ.get("SNAKEMAKE_PROFILE", "none")]
     for directory, _ in filter(None, map(get_profile_dir, named)):
         if all((directory / name).is_file() for name in ("profile.yaml", "config.yaml")):

@@ -36,6 +36,8 @@ def image_of(workflow: Any, home: Path) -> str:
     Exits with a sentence if the image is missing.
     """
     image = home / IMAGE
+    if " " in str(image):  # Snakemake refuses it in words of its own
+        refuse(f"apptainer: the checkout must have a path without spaces, got {home}")
     if not image.exists():
         refuse(
             f"apptainer: {image} does not exist; build it with `apptainer build {IMAGE} caravan.def`, or link an image "

@@ -98,7 +98,7 @@ SMALLEST_CHUNK, LARGEST_CHUNK = 512, 4096
 """Tokens per chunk of the loss on a GPU."""
 
 LOGITS_SHARE = 1 / 32
-"""Share of a GPU's memory that the float32 logits of a chunk take at most, if they are more than the smallest."""
+"""Share of a GPU's memory that the logits of a chunk would take in float32 at most, unless it is the smallest."""
 
 
 def loss_chunk(num_bytes: float, vocab_size: int) -> int:

@@ -283,7 +283,7 @@ class Config:
 
     classifiers: dict[str, ClassifierRecipe] = section(None)
     """Classifiers that tell good text from bad, for `filters.quality` of sources: see
-    [data](../docs/cleaning.md#a-quality-classifier)."""
+    [cleaning](../docs/cleaning.md#a-quality-classifier)."""
 
     tokenizers: dict[str, Tokenizer] = section()
     """Tokenizers, trained or custom."""
