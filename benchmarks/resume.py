@@ -182,9 +182,9 @@ class Gauntlet:
                 start["killed_after"] = killed_after
             elif code:
                 start["refused"] = reason_of(output)
-                if not number:
+                if not number or "NotImplementedError" in start["refused"]:  # of resume_peers.py, not of the peer
                     print(output, file=sys.stderr)
-                    raise UserError(f"the first start of {system} failed: {start['refused']}")
+                    raise UserError(f"start {number + 1} of {system} failed: {start['refused']}")
                 break
             else:  # a training may take itself for finished before its kill
                 start["ended_after"] = max(by_step)
