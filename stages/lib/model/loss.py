@@ -50,7 +50,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
             logits_grad = logits_grad.to(weight.dtype)
             hidden_states_grad[chunk] = logits_grad @ weight
             if weight_grad is not None:
-                weight_grad += logits_grad.t() @ hidden_states[chunk]
+                add_product(weight_grad, logits_grad, hidden_states[chunk])
         return hidden_states_grad, None if weight_grad is None else weight_grad.to(weight.dtype), None
 
 
@@ -94,6 +94,19 @@ def chunked_cross_entropy(
     If `z_loss_weight` is not 0, only the sum of the two has a gradient.
     """
     return _ChunkedCrossEntropy.apply(hidden_states, weight, targets, z_loss_weight)
+
+
+def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add left.T @ right to `total`, in its precision: [N, V], [N, D] -> [V, D].
+
+    Of bfloat16 matrices, an NVIDIA GPU adds the sums in float32; elsewhere each product is rounded to bfloat16 first.
+    """
+    if total.dtype == left.dtype:
+        total.addmm_(left.t(), right)
+    elif total.device.type == "cuda" and torch.version.hip is None:
+        torch.addmm(total, left.t(), right, out_dtype=total.dtype, out=total)
+    else:
+        total += left.t() @ right
 
 
 def rows_at_a_time(logits: torch.Tensor) -> int:
@@ -158,12 +171,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 z_loss += found[1]
             if needs_grad:
                 hidden_states_grad[chunk] = logits @ weight
-                if weight_grad is None:
-                    continue
-                if weight.dtype == precision:
-                    weight_grad.addmm_(logits.t(), hidden_states[chunk])
-                else:
-                    weight_grad += logits.t() @ hidden_states[chunk]
+                if weight_grad is not None:
+                    add_product(weight_grad, logits, hidden_states[chunk])
         if needs_grad:
             ctx.save_for_backward(hidden_states_grad, weight_grad)
             ctx.weight_dtype = weight.dtype
