@@ -64,7 +64,7 @@ EQUAL = {
     "llama3-1b": (Cell(shape="llama3-1b", micro_batch_size=8), Cell(shape="llama3-1b", micro_batch_size=4)),
     "llama3-8b": (Cell(**HALF, micro_batch_size=2), Cell(**HALF, micro_batch_size=2, mode="full")),
 }
-"""{shape: cells whose settings transformers is also measured at}, for a card of 139 GiB and one of 80 GB"""
+"""{shape: cells at whose settings transformers is measured, too: the first that fits the card}"""
 
 GRID = (
     Cell(shape="llama3-1b", micro_batch_size=4, mode="selective"),
@@ -140,6 +140,7 @@ def subject_of(cell):
         "activation_checkpointing": {"mode": cell.mode},
         "float8": cell.float8,
         "cuda_graphs": cell.cuda_graphs,
+        "compile": "--no-compile" not in cell.more,
     }
     return subject.Subject(subject.load("pretrain", keys, model, vocab_size, cell.shape), 1, 1)
 

@@ -86,7 +86,7 @@ BATCHES = [cell for cell in LARGE if cell.micro_batch_size * cell.accumulation *
 
 @pytest.mark.parametrize(
     ("card", "equal", "batches"),
-    [(139.8, [(8, "none"), (2, "none")], 4), (78.0, [(4, "none"), (2, "full")], 2)],
+    [(139.8, [(8, "none"), (2, "none")], 4), (78.0, [(8, "none"), (2, "full")], 2)],
     ids=["H200", "H100"],
 )
 def test_each_card_has_cells_that_fit(monkeypatch, session, card, equal, batches):

@@ -242,6 +242,38 @@ def fused_losses(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Ten
     return torch.zeros((), device=logits.device), torch.zeros((), device=logits.device)
 
 
+class FusedNorm(torch.autograd.Function):
+    """Stand for a GPU's kernel of RMSNorm, which keeps its input and a number per row. That of the CPU keeps copies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, _shape: Any, weight: torch.Tensor, _eps: float) -> torch.Tensor:
+        """[..., D] -> [..., D]."""
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        """[..., D] -> [..., D], and the weight's gradient."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), None, torch.empty_like(weight), None
+
+
+class FusedActivation(torch.autograd.Function):
+    """Stand for the compiled silu(gate) * up, which computes silu(gate) again in its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """Twice [..., I] -> [..., I]."""
+        ctx.save_for_backward(gate, up)
+        return torch.empty_like(gate)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """[..., I] -> twice [..., I]."""
+        gate, up = ctx.saved_tensors
+        return torch.empty_like(gate), torch.empty_like(up)
+
+
 @contextlib.contextmanager
 def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
     """Replace what needs data, and what a GPU does otherwise than a CPU."""
@@ -262,6 +294,9 @@ def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
         if gpu is not None:
             replace(loss, "chunk_size", lambda _, vocab_size: flops.loss_chunk(gpu, vocab_size))
             replace(loss, "losses_and_gradient", fused_losses)
+            replace(torch.nn.functional, "rms_norm", FusedNorm.apply)
+            if subject.recipe.compile:
+                replace(transformer, "silu_times", FusedActivation.apply)
             replace(adamw, "has_fused_kernel", lambda parameter: parameter.dtype != torch.float64)
             replace(adamw, "fused", fused_update)
             replace(adamw, "scales_in_step", lambda _: True)

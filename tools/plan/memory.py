@@ -27,7 +27,7 @@ SHALLOW = (5, 6)
 
 FILE = "planned_memory.json"
 WITHOUT_EFFECT = (
-    *("steps", "seed", "schedule", "loss_guard", "compile", "deterministic", "global_batch_size"),
+    *("steps", "seed", "schedule", "loss_guard", "deterministic", "global_batch_size"),
     *("checkpoint", "validation", "watchdog", "trackers"),
 )
 """Keys of a training that change none of the bytes of a step; `optimizer` has more of them, but is small."""

@@ -196,6 +196,11 @@ class Attention(nn.Module):
         return self.dense(mixed.transpose(1, 2).flatten(2))
 
 
+def silu_times(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Twice [..., I] -> [..., I]."""
+    return functional.silu(gate) * up
+
+
 class FeedForward(nn.Module):
     """SwiGLU (arXiv 2002.05202): w2(silu(gate) * up)."""
 
@@ -207,7 +212,7 @@ class FeedForward(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
         """[B, L, D] -> ([B, L, D], None: it has no router)."""
         gate, up = self.wg1_fused(x).chunk(2, dim=-1)
-        return self.w2(functional.silu(gate) * up), None
+        return self.w2(silu_times(gate, up)), None
 
 
 class Block(nn.Module):

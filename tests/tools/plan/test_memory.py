@@ -2,10 +2,13 @@
 
 import dataclasses
 import importlib.metadata
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.gpu import speed
 from stages.lib.errors import UserError
 from stages.lib.model.flops import parameter_count
 from tools.plan import fake_step, memory, subject
@@ -14,6 +17,7 @@ from tools.plan.subject import Subject
 SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 96}
 VOCAB = 512
 GPU = 80 << 30
+HOME = Path(__file__).resolve().parents[3]
 
 
 def training(layers=2, ranks=4, ranks_per_node=2, model=None, stage="pretrain", **keys):
@@ -65,6 +69,21 @@ def test_activation_checkpointing_and_small_micro_batches_need_less():
     ]
     assert modes == sorted(modes, reverse=True) and len(set(modes)) == 3
     assert peak(training(seq_len=256, global_batch_size=16, micro_batch_size=4)) > peak(training(seq_len=256))
+
+
+def test_compiled_layers_compute_silu_again():
+    tokens, peaks = 256, [peak(training(layers=4, seq_len=256, compile=compiled)) for compiled in (False, True)]
+    assert peaks[0] - peaks[1] == 4 * tokens * SHAPE["intermediate_size"] * 2
+    assert peak(training(compile=True), gpu=None) == peak(training(), gpu=None)
+
+
+@pytest.mark.parametrize("name", ["1b, micro-batch 8, none", "8b, micro-batch 4, selective"])
+def test_the_plan_is_what_a_gpu_allocated(name):
+    steps = json.loads((HOME / "benchmarks/results/gpu_h200/speed.json").read_text())["steps"]
+    (step,) = (step for cell, step in steps.items() if cell.startswith(f"llama3-{name}") and "4 micro" not in cell)
+    (cell,) = (cell for cell in speed.GRID if " ".join(map(str, cell.options()[:-2])) in step["command"])
+    planned = memory.memory_of(speed.subject_of(cell), 139 << 30).peak
+    assert abs(planned / step["measured_bytes"] - 1) < 0.005
 
 
 def test_gradients_that_are_accumulated_over_micro_batches_stay_sharded():
