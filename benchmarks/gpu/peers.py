@@ -149,7 +149,7 @@ def main():
     try:
         times = measure(torch, arguments, device)
     except torch.OutOfMemoryError as error:
-        print(error, file=sys.stderr)
+        print(str(error).partition(". GPU ")[0], file=sys.stderr)  # CUDA out of memory. Tried to allocate 2.00 GiB
         sys.exit(train_gpu.UNAVAILABLE)
     weights = "float32 weights under autocast" if arguments.weights_dtype == "float32" else "bfloat16 weights"
     checkpointing = "no" if arguments.activation_checkpointing == "none" else "gradient"
