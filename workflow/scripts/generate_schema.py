@@ -5,6 +5,7 @@ python workflow/scripts/generate_schema.py [DIRECTORY]
 writes workflow/schemas/config.schema.yaml and config/README.md, below DIRECTORY if given.
 """
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -40,8 +41,49 @@ Without `--configfile`, `config.yaml` beside this page is used. With `--configfi
 - *name*: refers to an entry of another section;
 - *workflow*: read by the workflow only, not by a stage.
 
-Numbers may be written as `0.001` or `1e-3`. Names are yours: up to 100 letters, digits, dots, dashes and underscores.
+Examples are of the configs beside this page and of `../workflow/schemas/examples.yaml`; a key without one takes values
+like its default. Numbers may be written as `0.001` or `1e-3`. Names are yours: up to 100 letters, digits, dots, dashes and
+underscores.
 """
+
+
+EXAMPLES = "workflow/schemas/examples.yaml"
+WIDTH = 60
+"""Characters of an example at most."""
+
+
+@functools.cache
+def _shown_configs() -> list[Schema]:
+    """Return the configs that have examples: those that come with the project, and EXAMPLES."""
+    places = [*sorted((HOME / "config").rglob("*.yaml")), HOME / EXAMPLES]
+    return [yaml.safe_load(place.read_text(encoding="utf-8")) for place in places]
+
+
+def _values(configs: list[Any], path: list[str]) -> list[Any]:
+    """Return the values of a key in configs. `path`: names of keys; NAME stands for any, [] for items of a list."""
+    for part in path:
+        if part == "[]":
+            configs = [item for value in configs if isinstance(value, list) for item in value]
+        else:
+            groups = [value for value in configs if isinstance(value, dict)]
+            configs = [value for group in groups for name, value in group.items() if part in ("NAME", name)]
+    return configs
+
+
+def _example_of(path: list[str], schema: Schema) -> str:
+    """Return a value of a key other than its default; "" if there is none, and the default is an example.
+
+    Raises ValueError if the key has neither.
+    """
+    default = schema.get("default")
+    choices = [*schema.get("enum", ()), *([not default] if schema.get("type") == "boolean" else ())]
+    for value in [*_values(_shown_configs(), path), *choices]:
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000).removesuffix("...\n").strip()
+        if value is not None and value != default and len(text) <= WIDTH:
+            return "`{}`".format(text.replace("|", "\\|"))
+    if default is None:
+        raise ValueError(f"{EXAMPLES} must have an example of {'.'.join(path)}")
+    return ""
 
 
 def readme(schema: Schema) -> str:
@@ -50,35 +92,37 @@ def readme(schema: Schema) -> str:
     beside: Schema = {}
     for key, part in schema["properties"].items():
         if part.get("additionalProperties"):
-            lines += [f"\n## {key}.NAME\n", part["description"], *_table(part["additionalProperties"])]
+            lines += [f"\n## {key}.NAME\n", part["description"], *_table(part["additionalProperties"], f"{key}.NAME.")]
         else:
             beside[key] = part
-    lines += ["\n## Beside the sections", *_table({"properties": beside})]
+    lines += ["\n## Beside the sections", *_table({"properties": beside}, "")]
     return "\n".join(lines) + "\n"
 
 
-def _table(schema: Schema) -> list[str]:
-    return ["", "| key | type | default | kind | meaning |", "|---|---|---|---|---|", *_rows(schema, "")]
+def _table(schema: Schema, section: str) -> list[str]:
+    head = ["", "| key | type | default | example | kind | meaning |", "|---|---|---|---|---|---|"]
+    return [*head, *_rows(schema, section, "")]
 
 
-def _rows(schema: Schema, prefix: str) -> list[str]:
+def _rows(schema: Schema, section: str, prefix: str) -> list[str]:
     rows: list[str] = []
     needed = _needed(schema)
     for key, part in schema["properties"].items():
         if "x-like" in part:
-            rows += _rows_of_difference(prefix, key, part, schema["properties"][part["x-like"]])
+            rows += _rows_of_difference(section, prefix, key, part, schema["properties"][part["x-like"]])
             continue
         group = next((choice for choice in part.get("anyOf", [part]) if "properties" in choice), None)
         if group:
-            rows += _rows(group, f"{prefix}{key}.")
+            rows += _rows(group, section, f"{prefix}{key}.")
             continue
         default = needed.get(key) or _default_of(part)
         meaning = part["description"].replace("|", "\\|")
-        rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {part['x-kind']} | {meaning} |")
+        example = _example_of(f"{section}{prefix}{key}".replace("[]", ".[]").split("."), part)
+        rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {example} | {part['x-kind']} | {meaning} |")
         for item in [part.get("items", {}), *part.get("items", {}).get("anyOf", ())]:
-            rows += _rows(item, f"{prefix}{key}[].") if "properties" in item else []
+            rows += _rows(item, section, f"{prefix}{key}[].") if "properties" in item else []
         if "properties" in (part.get("additionalProperties") or {}):
-            rows += _rows(part["additionalProperties"], f"{prefix}{key}.NAME.")
+            rows += _rows(part["additionalProperties"], section, f"{prefix}{key}.NAME.")
     return rows
 
 
@@ -91,14 +135,14 @@ def _needed(schema: Schema) -> dict[str, str]:
     return needed
 
 
-def _rows_of_difference(prefix: str, key: str, part: Schema, other: Schema) -> list[str]:
+def _rows_of_difference(section: str, prefix: str, key: str, part: Schema, other: Schema) -> list[str]:
     """Return rows of a group that shares keys with another, which is shown in full: its own, and one for the others."""
     own, others, like = part["properties"], other["properties"], part["x-like"]
     different = {name: schema for name, schema in own.items() if others.get(name) != schema}
-    shown = _rows({"properties": different, "required": part.get("required", ())}, f"{prefix}{key}.")
+    shown = _rows({"properties": different, "required": part.get("required", ())}, section, f"{prefix}{key}.")
     without = ", ".join(f"`{name}`" for name in others if name not in own)
     meaning = f"For a tuned run: the other keys of `{like}`, except {without}."
-    return [*shown, f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | {meaning} |"]
+    return [*shown, f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | | {meaning} |"]
 
 
 def _default_of(schema: Schema) -> str:
