@@ -41,9 +41,9 @@ Without `--configfile`, `config.yaml` beside this page is used. With `--configfi
 - *name*: refers to an entry of another section;
 - *workflow*: read by the workflow only, not by a stage.
 
-Examples are of the configs beside this page and of `../workflow/schemas/examples.yaml`; a key without one takes values
-like its default. Numbers may be written as `0.001` or `1e-3`. Names are yours: up to 100 letters, digits, dots, dashes and
-underscores.
+Examples are of the configs beside this page and of `../workflow/schemas/examples.yaml`; a key without one takes
+values like its default. Numbers may be written as `0.001` or `1e-3`. Names are yours: up to 100 letters, digits, dots,
+dashes and underscores.
 """
 
 
