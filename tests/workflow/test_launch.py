@@ -66,6 +66,22 @@ def test_crash_of_one_rank_ends_the_others_with_exit_code_1(folder):
     assert not any(map(is_alive, ranks))
 
 
+ISOLATED = ["unshare", "--user", "--map-root-user", "--net"]
+"""Starts a command in a network namespace, whose loopback interface is down."""
+
+
+@pytest.mark.skipif(
+    subprocess.run([*ISOLATED, "true"], capture_output=True, check=False).returncode != 0,
+    reason="unshare may not create namespaces here",
+)
+def test_a_machine_whose_loopback_interface_is_down_is_one_sentence(folder):
+    command = [*ISOLATED, LAUNCH, "2", "-m", "worker", "--log", "end"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("launch: processes of this machine cannot connect to each other at 127.0.0.1")
+    assert not (folder / "rank0").exists()
+
+
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signal_leaves_no_rank_behind(folder, sent, code):
     launch = start(folder, "2", "-m", "worker", "--log", "sleep")
