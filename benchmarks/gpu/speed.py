@@ -147,7 +147,7 @@ def subject_of(cell):
 
 def planned_bytes(cell, session):
     """Return the planned peak memory of a cell's step on a GPU; `--prepare` may have planned it with another torch."""
-    return memory.cached_memory_of(subject_of(cell), GPU, session.work, is_of_any_torch=True).peak
+    return memory.cached_memory_of(subject_of(cell), GPU, session.work, ignore_torch_version=True).peak
 
 
 def bound_of(cell, session):

@@ -128,17 +128,19 @@ def _extended(*bytes_: int, layers: int) -> int:
     return low + (high - low) * (layers - first) // (second - first)
 
 
-def cached_memory_of(subject: Subject, gpu: int | None, cache: Path | None, is_of_any_torch: bool = False) -> Memory:
+def cached_memory_of(
+    subject: Subject, gpu: int | None, cache: Path | None, ignore_torch_version: bool = False
+) -> Memory:
     """Return what `memory_of` does, from the directory `cache` if the same code computed it: a fake step takes seconds.
 
-    Runs that differ in nothing on which their memory depends are computed once. `is_of_any_torch`: also what another
+    Runs that differ in nothing on which their memory depends are computed once. `ignore_torch_version`: also what another
     version of torch computed.
     """
     recipe: dict[str, Any] = dataclasses.asdict(subject.recipe)
     keys = {key: value for key, value in recipe.items() if key not in WITHOUT_EFFECT}
     keys["optimizer"] = {key: value for key, value in keys["optimizer"].items() if key not in NUMBERS}
     code = _code_digest()
-    torch_version = None if is_of_any_torch else importlib.metadata.version("torch")
+    torch_version = None if ignore_torch_version else importlib.metadata.version("torch")
     data = [keys, subject.accumulation, subject.world_size, subject.ranks_per_node, gpu, torch_version]
     digest = f"{code}:{manifest.digest_of(data)}"
     known = {} if cache is None else files.read_cache(cache / FILE)
