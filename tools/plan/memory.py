@@ -133,8 +133,8 @@ def cached_memory_of(
 ) -> Memory:
     """Return what `memory_of` does, from the directory `cache` if the same code computed it: a fake step takes seconds.
 
-    Runs that differ in nothing on which their memory depends are computed once. `ignore_torch_version`: also what another
-    version of torch computed.
+    Runs that differ in nothing on which their memory depends are computed once. `ignore_torch_version`: also what
+    another version of torch computed.
     """
     recipe: dict[str, Any] = dataclasses.asdict(subject.recipe)
     keys = {key: value for key, value in recipe.items() if key not in WITHOUT_EFFECT}
