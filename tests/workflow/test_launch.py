@@ -41,14 +41,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def start(folder, *arguments):
-    """Start the launcher; its log goes to a file."""
+def start(folder, *arguments, before=()):
+    """Start the launcher, by the command `before` if it is given; its log goes to a file."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(folder)}
     environment.pop("SLURM_JOB_ID", None)
+    command = [*before, LAUNCH, *arguments]
     with open(folder / "said", "w", encoding="utf-8") as said:
-        return subprocess.Popen(
-            [LAUNCH, *arguments], cwd=folder, env=environment, stdout=said, stderr=said, start_new_session=True
-        )
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said, start_new_session=True)
 
 
 def test_ranks_start_with_the_given_threads_and_the_exit_code_is_the_one_that_a_rank_wrote(folder):
@@ -75,11 +74,10 @@ ISOLATED = ["unshare", "--user", "--map-root-user", "--net"]
     reason="unshare may not create namespaces here",
 )
 def test_a_machine_whose_loopback_interface_is_down_is_one_sentence(folder):
-    command = [*ISOLATED, LAUNCH, "2", "-m", "worker", "--log", "end"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("launch: processes of this machine cannot connect to each other at 127.0.0.1")
-    assert not (folder / "rank0").exists()
+    assert start(folder, "2", "-m", "worker", "--log", "end", before=ISOLATED).wait(60) == 2
+    said = (folder / "said").read_text()
+    assert said.startswith("launch: processes of this machine cannot connect to each other at 127.0.0.1 (Network is ")
+    assert said.count("\n") == 1 and not (folder / "rank0").exists()
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
