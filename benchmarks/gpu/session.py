@@ -143,7 +143,8 @@ class Session:
         seconds = time.monotonic() - begun
         with self._lock:
             print(f"{state:<7} {step.name} ({seconds:.0f} s): {line}", flush=True)
-            self.found[step.name] = {"state": state, "line": line, "seconds": round(seconds, 1)} | figures
+            stored = line.replace(f"{self.work}/", "")  # results name no directory of one machine
+            self.found[step.name] = {"state": state, "line": stored, "seconds": round(seconds, 1)} | figures
             harness.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
 
     def command(self, step, *words, on_cpu=False, kill_when=None):

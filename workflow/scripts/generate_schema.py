@@ -71,7 +71,7 @@ def _values(configs: list[Any], path: list[str]) -> list[Any]:
 
 
 def _example_of(path: list[str], schema: Schema) -> str:
-    """Return a value of a key other than its default; "" if there is none, and the default is an example.
+    """Return an example of a key in Markdown: a value other than its default, or "" if only the default is known.
 
     Raises ValueError if the key has neither.
     """

@@ -158,14 +158,8 @@ def test_a_plan_by_another_torch_is_used_only_where_it_is_allowed(monkeypatch, t
     planned, computed = training(ranks=1), []
     plain = memory.memory_of(planned, GPU)
     monkeypatch.setattr(memory, "memory_of", lambda planned, gpu: computed.append(gpu) or plain)
-    for version, ignore_torch_version in (
-        ("2.13", False),
-        ("2.13", False),
-        ("2.11", False),
-        ("2.13", True),
-        ("2.11", True),
-    ):
+    for version, ignored in (("2.13", False), ("2.13", False), ("2.11", False), ("2.13", True), ("2.11", True)):
         monkeypatch.setattr(importlib.metadata, "version", lambda package, version=version: version)
         monkeypatch.setattr(memory, "_COMPUTED", {})  # of another process
-        assert memory.cached_memory_of(planned, GPU, tmp_path, ignore_torch_version) == plain
+        assert memory.cached_memory_of(planned, GPU, tmp_path, ignored) == plain
     assert len(computed) == 3
