@@ -23,7 +23,7 @@ import torch
 import yaml
 
 from benchmarks import harness
-from benchmarks.dummy import DummySamples
+from benchmarks.dummy import DOCUMENT_END, DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
@@ -115,10 +115,10 @@ def profile(stepper, samples, train_recipe, device, prefix):
     found.export_chrome_trace(f"{prefix}.json.gz")
 
 
-def check_device(train_recipe, model_config, device):
+def check_device(train_recipe, model_config, device, has_document_mask):
     """End with UNAVAILABLE if float8 or CUDA graphs cannot be used here."""
     try:
-        requirements.check(train_recipe, "options", model_config, has_lora=False, has_document_mask=False)
+        requirements.check(train_recipe, "options", model_config, has_lora=False, has_document_mask=has_document_mask)
         requirements.check_device(train_recipe, "options", device)
     except UserError as error:
         print(error, file=sys.stderr)
@@ -163,6 +163,9 @@ def main():
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--float8", action="store_true", help="products of the blocks in float8")
     parser.add_argument("--cuda-graphs", action="store_true", help="each micro-batch as one CUDA graph")
+    parser.add_argument(
+        "--document-length", type=int, metavar="TOKENS", help="mean length of documents, to which attention is kept"
+    )
     parser.add_argument("--attention", default="torch", choices=("torch", "cudnn", "flash", "math", "fa3"))
     parser.add_argument("--profile", type=Path, metavar="PREFIX", help="write PREFIX.txt and PREFIX.json.gz of a step")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
@@ -170,13 +173,12 @@ def main():
     model_config, vocab_size = model_of(arguments.shape)
     train_recipe = recipe_of(arguments)
     with process_group() as device, attention(arguments.attention):
-        check_device(train_recipe, model_config, device)
-        state, samples = (
-            State(train_recipe, model_config, vocab_size, device),
-            DummySamples(vocab_size, train_recipe.seq_len, train_recipe.seed),
-        )
+        length = arguments.document_length
+        check_device(train_recipe, model_config, device, length is not None)
+        state = State(train_recipe, model_config, vocab_size, device)
+        samples = DummySamples(vocab_size, train_recipe.seq_len, train_recipe.seed, length)
         state.init_weights()
-        stepper = Stepper(train_recipe, state, device)
+        stepper = Stepper(train_recipe, state, device, None if length is None else DOCUMENT_END)
         throughput = Throughput(
             model_config, vocab_size, train_recipe.seq_len, 1, device, (arguments.activation_checkpointing, None)
         )

@@ -11,7 +11,7 @@ Correctness trains a tiny model 40 steps in each mode of training on the GPU, an
 training on the CPU; a killed and resumed training must have equal bits. Parity compares float8 with bfloat16, and CUDA
 graphs with the same training without them. Ceilings are the card's copy bandwidth and matrix rate. Speed takes training
 steps of 1 and 8 billion parameters over a small grid, those that fit the card by their plan, and profiles one of each.
-Peers are transformers, at its own settings and at ours, if it is installed, and those whose command --peer gives. No
+Pretraining is the stage at both sizes: what data and checkpoints cost, and equal bits after a kill. Peers are transformers, at its own settings and at ours, if it is installed, and those whose command --peer gives. No
 step needs a network. A step has a time limit and one line of result; one that fails does not stop the others. --work
 keeps the corpus, the runs and the log of each step; --output has all figures, and is written after each step.
 """
@@ -20,7 +20,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.gpu import ceilings, correctness, parity, peers, speed
+from benchmarks.gpu import ceilings, correctness, parity, peers, pretraining, speed
 from benchmarks.gpu.session import Session, check_gpu, memory_of_gpu
 from stages.lib.errors import UserError
 
@@ -29,6 +29,7 @@ GROUPS = {
     "parity": parity.steps,
     "ceilings": ceilings.steps,
     "speed": speed.steps,
+    "pretraining": pretraining.steps,
     "peers": peers.steps,
 }
 """{group: function from a session to its steps}, in order of value"""

@@ -236,19 +236,23 @@ def _twice(session):
 
 
 def _killed(session):
-    """Kill a training after a checkpoint, and resume it."""
-    step, name, keys = "killed and resumed", "killed", _deterministic(session)
     uncut = sorted((_home(session, UNCUT) / "train").glob("*"))
     if not uncut:
         raise Skipped("there is no training that was not killed")
+    found = weights_of(uncut[0], length(session))
+    return kill_and_resume(session, "killed and resumed", "killed", HALF, _deterministic(session), found)
+
+
+def kill_and_resume(session, step, name, recipe, operation, expected):
+    """Kill a training after its first checkpoint, and resume it; its last weights must be the expected sha256."""
 
     def has_saved():
         return any((_home(session, name) / "train").glob("*/checkpoints/[0-9]*/commit.json"))
 
-    if not _train(session, step, name, HALF, keys, kill_when=has_saved):
+    if not _train(session, step, name, recipe, operation, kill_when=has_saved):
         raise StepError("the training ended before it was killed")
-    resumed, until = train(session, step, name, HALF, keys), length(session)
-    if weights_of(resumed, until) != weights_of(uncut[0], until):
+    resumed = train(session, step, name, recipe, operation)
+    if weights_of(resumed, length(session)) != expected:
         raise StepError("a killed and resumed training has other weights than one that was not killed")
     resumes = sum(event["event"] == "resume" for event in read_events(resumed))
     return f"equal weights after {resumes} resume", {"resumes": resumes}

@@ -32,6 +32,9 @@ class Cell:
     weights_dtype: str = "float32"
     float8: bool = False
     cuda_graphs: bool = False
+    document_length: int | None = None
+    """Mean number of tokens of a document, to which attention is kept; None: a row is one document."""
+
     more: tuple[str, ...] = ()
     """Options of one lever: they change kernels, not the plan."""
 
@@ -43,6 +46,8 @@ class Cell:
         words += ["bfloat16 moments"] * (self.state_dtype == "bfloat16")
         words += ["bfloat16 weights"] * (self.weights_dtype == "bfloat16")
         words += ["float8"] * self.float8 + ["CUDA graphs"] * self.cuda_graphs
+        words += [f"{self.seq_len:,} tokens"] * (self.seq_len not in (64, 4096))
+        words += [] if self.document_length is None else [f"documents of {self.document_length:,}"]
         return ", ".join([*words, *(word.lstrip("-") for word in self.more)])
 
     def options(self):
@@ -53,6 +58,7 @@ class Cell:
             *("--state-dtype", self.state_dtype, "--weights-dtype", self.weights_dtype),
             *("--steps", max(3, 10 // self.accumulation)),
             *(["--float8"] * self.float8 + ["--cuda-graphs"] * self.cuda_graphs),
+            *([] if self.document_length is None else ["--document-length", self.document_length]),
         ]
 
 
@@ -66,8 +72,15 @@ EQUAL = {
 }
 """{shape: cells at whose settings transformers is measured, too: the first that fits the card}"""
 
+LEVERS = (
+    {"float8": True},
+    {"cuda_graphs": True},
+    {"document_length": 1024},
+    *({"more": (option,)} for option in ("--attention=flash", "--attention=cudnn", "--attention=fa3", "--no-compile")),
+)
+"""What changes one cell of 1B, one at a time."""
+
 GRID = (
-    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective"),
     *EQUAL["llama3-1b"],
     Cell(shape="llama3-1b", micro_batch_size=8, accumulation=4),
     *EQUAL["llama3-8b"],
@@ -75,15 +88,14 @@ GRID = (
     Cell(**HALF, micro_batch_size=1, accumulation=8, mode="selective"),  # as many, for 80 GB
     Cell(**HALF, micro_batch_size=4, accumulation=2, mode="selective"),  # as many, for 139 GiB
     Cell(shape="llama3-8b", micro_batch_size=2, accumulation=4, mode="selective", state_dtype="bfloat16"),
-    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", float8=True),
-    Cell(shape="llama3-8b", micro_batch_size=2, mode="selective", state_dtype="bfloat16", float8=True),
+    Cell(**HALF, micro_batch_size=2, document_length=1024),
+    Cell(**HALF, micro_batch_size=2, float8=True),
+    *(dataclasses.replace(EQUAL["llama3-1b"][0], **lever) for lever in LEVERS),
+    Cell(shape="llama3-1b", seq_len=8192, micro_batch_size=4),
+    Cell(shape="llama3-1b", seq_len=8192, micro_batch_size=4, document_length=1024),  # as config/llama3-1b.yaml
     Cell(shape="llama3-1b", micro_batch_size=1, mode="selective"),
     Cell(shape="llama3-1b", micro_batch_size=1, mode="selective", cuda_graphs=True),
-    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", float8=True, cuda_graphs=True),
-    Cell(shape="llama3-1b", micro_batch_size=8, mode="selective"),
-    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--attention=cudnn",)),
-    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--attention=fa3",)),
-    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--no-compile",)),
+    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective"),
 )
 DRY_GRID = (
     Cell(shape="tiny", seq_len=64, micro_batch_size=2, more=("--no-compile", "--attention=math")),
@@ -141,6 +153,7 @@ def subject_of(cell):
         "float8": cell.float8,
         "cuda_graphs": cell.cuda_graphs,
         "compile": "--no-compile" not in cell.more,
+        "document_mask": cell.document_length is not None,
     }
     return subject.Subject(subject.load("pretrain", keys, model, vocab_size, cell.shape), 1, 1)
 
@@ -151,13 +164,16 @@ def planned_bytes(cell, session):
 
 
 def bound_of(cell, session):
-    """Return the ceilings, the least seconds of a cell's step by part, its speed; {} without ceilings of the card."""
+    """Return the ceilings, the least seconds of a cell's step by part, its speed.
+
+    {} without ceilings of the card, and with several documents per row, of whose attention the bound counts too much.
+    """
     path, name = session.made / ceilings.FILE, session.device or ""
     known = devices.ceilings_of(name, flops.peak_flops(name))
     if path.exists():
         rates = files.read_json_object(path)
         known = bound.Ceilings(rates["copy_gb_per_second"] * 1e9, rates["matrix_tflops"] * 1e12, "measured")
-    if known is None:
+    if known is None or cell.document_length is not None:
         return {}
     planned = subject_of(cell)
     seconds = bound.seconds_of(planned, known, GPU)
