@@ -11,9 +11,10 @@ Correctness trains a tiny model 40 steps in each mode of training on the GPU, an
 training on the CPU; a killed and resumed training must have equal bits. Parity compares float8 with bfloat16, and CUDA
 graphs with the same training without them. Ceilings are the card's copy bandwidth and matrix rate. Speed takes training
 steps of 1 and 8 billion parameters over a small grid, those that fit the card by their plan, and profiles one of each.
-Pretraining is the stage at both sizes: what data and checkpoints cost, and equal bits after a kill. Peers are transformers, at its own settings and at ours, if it is installed, and those whose command --peer gives. No
-step needs a network. A step has a time limit and one line of result; one that fails does not stop the others. --work
-keeps the corpus, the runs and the log of each step; --output has all figures, and is written after each step.
+Pretraining is the stage at both sizes: what data and checkpoints cost, and equal bits after a kill. Peers are
+transformers, at its own settings and at ours, if it is installed, and those whose command --peer gives. No step needs a
+network. A step has a time limit and one line of result; one that fails does not stop the others. --work keeps the
+corpus, the runs and the log of each step; --output has all figures, and is written after each step.
 """
 
 import argparse

@@ -70,10 +70,11 @@ MODES = {
     "float32": Mode(dry=True),
     "bfloat16": _half(),
     "bfloat16, compiled": _half(compile=True),
-    "bfloat16, document mask (flex)": _half(MASKED),
-    "document mask, compiled, selective": _half(MASKED, compile=True, activation_checkpointing=SELECTIVE),
-    "document mask (flex)": Mode(recipe=MASKED),
-    "sliding window (flex)": Mode(recipe=WINDOW),
+    "document mask, bfloat16": _half(MASKED),
+    "document mask, bfloat16, compiled, selective": _half(MASKED, compile=True, activation_checkpointing=SELECTIVE),
+    "document mask": Mode(recipe=MASKED),
+    "sliding window, bfloat16, compiled": _half(WINDOW, compile=True),
+    "sliding window, document mask": Mode(recipe=WINDOW | MASKED),
     "experts, bfloat16 (grouped products)": _half(EXPERTS),
     "selective checkpointing": Mode(operation={"activation_checkpointing": SELECTIVE}),
     "full checkpointing, compiled": _half(compile=True, activation_checkpointing=FULL),
@@ -131,7 +132,8 @@ def steps(session):
     yield corpus_step(session)
     for name, mode in modes.items():
         yield Step(name=name, take=functools.partial(_mode, session, losses, name, mode), minutes=4, alone=False)
-    yield Step(name="deterministic twice", take=functools.partial(_twice, session), minutes=4)
+    for name, recipe in (("deterministic twice", HALF), ("deterministic twice, document mask", HALF | MASKED)):
+        yield Step(name=name, take=functools.partial(_twice, session, name, recipe), minutes=4)
     yield Step(name="killed and resumed", take=functools.partial(_killed, session), minutes=5)
     yield Step(name="profile and memory snapshot", take=functools.partial(_profile, session), minutes=3, alone=False)
     yield Step(name="fine-tuning", take=functools.partial(_finetune, session), minutes=3)
@@ -227,9 +229,10 @@ def _deterministic(session):
     return {"deterministic": True, "checkpoint": {"every": max(1, length(session) // 4), "keep": 1}}
 
 
-def _twice(session):
-    step, keys, until = "deterministic twice", _deterministic(session), length(session)
-    first, second = (weights_of(train(session, step, name, HALF, keys), until) for name in (UNCUT, "again"))
+def _twice(session, step, recipe):
+    keys, until, uncut = _deterministic(session), length(session), UNCUT if recipe == HALF else f"{step}, once"
+    names = uncut, f"{step}, again"
+    first, second = (weights_of(train(session, step, name, recipe, keys), until) for name in names)
     if first != second:
         raise StepError("two trainings with `deterministic` have different weights")
     return f"equal weights, sha256 {next(iter(first.values()))[:12]}", {"sha256": first}

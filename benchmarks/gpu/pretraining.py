@@ -1,7 +1,7 @@
 """Pretraining of 1 and 8 billion parameters by the stage itself: loader, checkpoints and metrics beside the step.
 
-The models are those of config/llama3-1b.yaml and llama3-8b.yaml with the small vocabulary of the corpus. A run directory
-is deleted once its figures are read: a checkpoint has 12 and 42 GB.
+The models are those of config/llama3-1b.yaml and llama3-8b.yaml with the small vocabulary of the corpus. A run
+directory is deleted once its figures are read: a checkpoint has 12 and 42 GB.
 """
 
 import functools

@@ -54,8 +54,8 @@ def next_logits(model: Transformer, tokens: torch.Tensor, cache: Cache) -> torch
     assert cache.length == 0 or tokens.shape[1] == 1
     trunk, positions = model.base_model, slice(cache.length, cache.length + tokens.shape[1])
     cosine, sine = (table[positions] for table in cache.rotation)
-    mask = trunk.mask(tokens)
     x = trunk.embedding(tokens)
+    mask = trunk.mask(x)
     for block, layer in zip(trunk.layers, cache.layers, strict=True):
         x, _ = block(x, cosine, sine, mask, layer)
     return model.head(trunk.dec_norm(x[:, -1]))

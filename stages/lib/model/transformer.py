@@ -10,64 +10,81 @@ the interleaved form: neighbours 2i and 2i + 1 make one complex number.
 
 from __future__ import annotations
 
-import functools
+import inspect
 import math
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.attention import flex_attention as flex
+from torch.nn.attention import varlen
 
 from stages.lib import vector_math
 from stages.lib.model.experts import Routing, SparseFeedForward, routing
 from stages.lib.model.loss import chunked_cross_entropy, chunked_log_probs
 from stages.lib.model.model_recipe import ModelRecipe, RouterShape
 
-Mask: TypeAlias = torch.Tensor | flex.BlockMask | None
+
+class Segments(NamedTuple):
+    """The documents of a batch, one after another: the mask of attention by FlashAttention-2 for lengths that vary."""
+
+    ends: torch.Tensor
+    """int32 [documents + 1], from 0 to B * L."""
+
+    longest: int
+    """At least the length of each."""
+
+    window: int | None
+    """Number of tokens, itself included, to which a token attends."""
+
+
+Mask: TypeAlias = torch.Tensor | Segments | None
 """None: a token attends to itself and all tokens before it."""
 
+NAMES_GROUPS = "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters
+"""False before torch 2.13: queries may share a key without an option."""
 
-def mask_of(tokens: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None) -> Mask:
-    """The mask of attention in rows of `tokens` [B, L]; None if each attends to itself and all before it.
+KERNEL_DTYPES, KERNEL_HEADS = (torch.bfloat16, torch.float16), range(8, 257, 8)
+"""The dtypes and head sizes of FlashAttention-2. A GPU without it has no bfloat16 either."""
 
-    `documents`: int64 [B, L], the number of each token's document, to which its attention is kept. `window`: the number
-    of tokens, itself included, to which attention is kept. The mask is exact, bool [B or 1, 1, L, L], on the CPU, and a
-    BlockMask elsewhere, by which attention skips the blocks that are masked.
+
+def mask_of(x: torch.Tensor, head_size: int, documents: torch.Tensor | None = None, window: int | None = None) -> Mask:
+    """The mask of attention in a batch of embeddings `x` [B, L, D]; None if each attends to itself and all before it.
+
+    `documents`: int64 [B, L], ascending, the number of each token's document, to which its attention is kept. `window`:
+    the number of tokens, itself included, to which attention is kept. Segments on a GPU in bfloat16, an exact mask
+    elsewhere.
     """
-    if window is not None and window >= tokens.shape[1]:
+    if window is not None and window >= x.shape[1]:
         window = None
     if documents is None and window is None:
         return None
-    return (exact_mask if tokens.device.type == "cpu" else block_mask)(tokens, documents, window)
+    has_kernel = x.device.type == "cuda" and x.dtype in KERNEL_DTYPES and head_size in KERNEL_HEADS
+    return (segments if has_kernel else exact_mask)(x, documents, window)
 
 
-def exact_mask(tokens: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None) -> torch.Tensor:
+def exact_mask(x: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None) -> torch.Tensor:
     """Bool [B or 1, 1, L, L], true if a query (dimension 2) attends to a key (dimension 3)."""
-    length = tokens.shape[1]
-    seen = torch.ones(1, length, length, dtype=torch.bool, device=tokens.device)
+    length = x.shape[1]
+    seen = torch.ones(1, length, length, dtype=torch.bool, device=x.device)
     if documents is not None:
         seen = documents.unsqueeze(2) == documents.unsqueeze(1)
     seen = seen.tril()
     return (seen if window is None else seen.triu(1 - window)).unsqueeze(1)
 
 
-def block_mask(
-    tokens: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None
-) -> flex.BlockMask:
-    """The same for flex_attention (arXiv 2412.05496): blocks of 128 x 128 that are empty, full or partial."""
-
-    def attends(row: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        seen = query >= key
-        if window is not None:
-            seen = seen & (query - key < window)
-        if documents is not None:
-            seen = seen & (documents[row, query] == documents[row, key])
-        return seen
-
-    rows, length = tokens.shape
-    return flex.create_block_mask(attends, None if documents is None else rows, None, length, length, tokens.device)
+def segments(x: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None) -> Segments:
+    """The same as Segments; the host waits for the device."""
+    rows, length = x.shape[:2]
+    begins = torch.zeros(rows, length, dtype=torch.bool, device=x.device)
+    begins[:, 0] = True
+    if documents is not None:
+        begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    ends = nn.functional.pad(begins.flatten().nonzero().flatten(), (0, 1), value=rows * length).int()
+    torch._dynamo.maybe_mark_dynamic(ends, 0)  # a number of documents for which blocks need not be compiled again
+    # a power of two: blocks are compiled again for another
+    longest = min(length, 1 << (int(ends.diff().max()) - 1).bit_length())
+    return Segments(ends, longest, window)
 
 
 def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Mask = None) -> torch.Tensor:
@@ -75,19 +92,20 @@ def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask
 
     T is L, or L is 1: the last of T tokens then attends to all of them. `mask`: see mask_of.
     """
-    grouped = queries.shape[1] != keys.shape[1]
-    if isinstance(mask, flex.BlockMask):
-        inlined = torch.compiler.is_compiling() or queries.device.type == "cpu"
-        attention = flex.flex_attention if inlined else compiled_flex_attention()
-        return attention(queries, keys, values, block_mask=mask, enable_gqa=grouped)  # type: ignore[operator]
-    causal = mask is None and queries.shape[2] == keys.shape[2]
+    grouped, length = queries.shape[1] != keys.shape[1], queries.shape[2]
+    if isinstance(mask, Segments):
+        flat = [t.transpose(1, 2).flatten(0, 1) for t in (queries, keys, values)]
+        window = (-1 if mask.window is None else mask.window - 1, 0)
+        sizes = mask.ends, mask.ends, mask.longest, mask.longest
+        mixed = varlen.varlen_attn(
+            *flat, *sizes, window_size=window, **({"enable_gqa": grouped} if NAMES_GROUPS else {})
+        )
+        return mixed.unflatten(0, (-1, length)).transpose(1, 2)  # type: ignore[union-attr]
+    if grouped and mask is not None and length > 1 and queries.device.type == "cuda":  # else all scores are in memory
+        keys, values = (t.repeat_interleave(queries.shape[1] // t.shape[1], 1) for t in (keys, values))
+        grouped = False
+    causal = mask is None and length == keys.shape[2]
     return functional.scaled_dot_product_attention(queries, keys, values, mask, is_causal=causal, enable_gqa=grouped)
-
-
-@functools.cache
-def compiled_flex_attention() -> Callable[..., torch.Tensor]:
-    """flex_attention as one kernel: without compilation it would write all scores to memory."""
-    return torch.compile(flex.flex_attention)
 
 
 vector_math.choose_kernels()
@@ -261,9 +279,9 @@ class Trunk(nn.Module):
         self, tokens: torch.Tensor, documents: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """int64 [B, L] -> ([B, L, D], normalized, and the probabilities [B, L, E] of each layer's router)."""
-        mask = self.mask(tokens, documents)
-        cosine, sine = self._rotation_of_rows(tokens.shape[1], tokens.device)
         x = self.embedding(tokens)
+        mask = self.mask(x, documents)
+        cosine, sine = self._rotation_of_rows(tokens.shape[1], tokens.device)
         routed = []
         for block in self.layers:
             x, probabilities = block(x, cosine, sine, mask)
@@ -271,9 +289,9 @@ class Trunk(nn.Module):
                 routed.append(probabilities)
         return self.dec_norm(x), routed
 
-    def mask(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> Mask:
-        """The mask of attention for rows of tokens, int64 [B, L]. `documents`: int64 [B, L]."""
-        return mask_of(tokens, documents, self.recipe.window)
+    def mask(self, x: torch.Tensor, documents: torch.Tensor | None = None) -> Mask:
+        """The mask of attention in rows of embeddings [B, L, D]. `documents`: int64 [B, L]."""
+        return mask_of(x, self.recipe.head_size, documents, self.recipe.window)
 
     def rotation(self, positions: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines [positions, 1, hd / 2] of the angles at some positions (an int64 CPU tensor)."""

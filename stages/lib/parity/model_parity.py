@@ -125,7 +125,7 @@ class _Pairs:
     def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Call a block; the angles have its input's precision."""
         cosine, sine = (table.to(x.dtype) for table in self.rotation)
-        return block(x, cosine, sine, self.ours.base_model.mask(x[..., 0]))
+        return block(x, cosine, sine, self.ours.base_model.mask(x))
 
     @contextlib.contextmanager
     def watch(self, model: nn.Module, name: str, group: Sequence[Weight], label: str, run: Run) -> Iterator[None]:

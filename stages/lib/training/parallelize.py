@@ -291,5 +291,5 @@ def _attentions() -> set[Any]:
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_cudnn_attention.default,
-        torch.ops.higher_order.flex_attention,  # visible only in a compiled block: elsewhere it is recomputed
+        torch.ops.torch_attn._varlen_attn.default,
     }

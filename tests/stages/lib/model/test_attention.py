@@ -1,29 +1,21 @@
 """Attention within documents, against attention to one document at a time."""
 
+import types
+
 import pytest
 import torch
-from torch.nn.attention import flex_attention as flex
 
-from stages.lib.model.transformer import attend, block_mask, compiled_flex_attention, exact_mask, mask_of
+from stages.lib.model import transformer
+from stages.lib.model.transformer import attend, exact_mask, mask_of, segments
+from tests.helpers import varlen
 
-LENGTHS = [[5, 1, 130, 64], [200]]  # two rows; blocks of flex_attention are 128 tokens
+LENGTHS = [[5, 1, 130, 64], [200]]  # two rows
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
-
-
-@pytest.fixture
-def flex_with_gradients(monkeypatch):
-    """flex_attention has a slow backward pass on the CPU, which it refuses."""
-    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
 
 
 def documents():
     rows = [torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in LENGTHS]
     return torch.stack(rows)
-
-
-def rows():
-    """(tokens, documents): a mask reads the shape of the tokens alone."""
-    return documents(), documents()
 
 
 def inputs(dtype=torch.float64):
@@ -42,15 +34,25 @@ def output_and_gradients(mask, dtype=torch.float64):
 
 
 def test_without_documents_there_is_no_mask_and_on_the_cpu_it_is_exact():
-    assert mask_of(documents()) is None
-    assert torch.equal(mask_of(*rows()), exact_mask(*rows()))
-    given = torch.zeros(1, 6, dtype=torch.int64)
-    assert mask_of(given, window=6) is None  # as long as the row
-    assert torch.equal(mask_of(given, window=5), exact_mask(given, window=5))
+    x = torch.zeros(2, 200, 16, dtype=torch.bfloat16)
+    assert mask_of(x, HEAD_DIM) is None and mask_of(x, HEAD_DIM, window=200) is None  # as long as the row
+    for given in ((documents(), None), (documents(), 5), (None, 5)):
+        assert torch.equal(mask_of(x, HEAD_DIM, *given), exact_mask(x, *given))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_size", "has_kernel"),
+    [("bfloat16", 64, True), ("float16", 256, True), ("float32", 64, False), ("bfloat16", 12, False)],
+)
+def test_on_a_gpu_it_is_segments_if_there_is_a_kernel(monkeypatch, dtype, head_size, has_kernel):
+    x = types.SimpleNamespace(shape=(2, 200, 16), dtype=getattr(torch, dtype), device=torch.device("cuda"))
+    monkeypatch.setattr(transformer, "segments", lambda *_: "segments")
+    monkeypatch.setattr(transformer, "exact_mask", lambda *_: "exact")
+    assert mask_of(x, head_size, documents()) == ("segments" if has_kernel else "exact")
 
 
 def test_each_document_is_attended_to_as_if_alone():
-    together = attend(*inputs(), exact_mask(*rows()))
+    together = attend(*inputs(), exact_mask(documents(), documents()))
     for row, lengths in enumerate(LENGTHS):
         start = 0
         for length in lengths:
@@ -59,34 +61,43 @@ def test_each_document_is_attended_to_as_if_alone():
             start += length
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize(
-    ("kept_apart", "window"), [(True, None), (True, 70), (False, 70)], ids=["documents", "both", "window"]
-)
-def test_the_block_mask_gives_outputs_and_gradients_of_the_exact_one(
-    flex_with_gradients, dtype, tolerance, kept_apart, window
-):
-    given = documents(), documents() if kept_apart else None, window
-    ours = output_and_gradients(block_mask(*given), dtype)
-    for our, their in zip(ours, output_and_gradients(exact_mask(*given), dtype), strict=True):
-        torch.testing.assert_close(our, their, rtol=tolerance, atol=tolerance)
+@pytest.fixture(scope="module", autouse=True)
+def kernels():
+    varlen.register()
 
 
-def test_the_block_mask_skips_masked_blocks():
-    long = torch.arange(8).repeat_interleave(128).unsqueeze(0)  # each document fills a block
-    computed = block_mask(long, long).kv_num_blocks + block_mask(long, long).full_kv_num_blocks
-    assert computed.tolist() == [[[1] * 8]]
+KINDS = {"documents": (documents(), None), "both": (documents(), 70), "window": (None, 70)}
+
+
+@pytest.mark.parametrize("given", KINDS.values(), ids=KINDS)
+def test_segments_give_outputs_and_gradients_of_the_exact_mask(given):
+    ours = output_and_gradients(segments(documents(), *given))
+    for our, their in zip(ours, output_and_gradients(exact_mask(documents(), *given)), strict=True):
+        torch.testing.assert_close(our, their, rtol=1e-12, atol=1e-12)
+
+
+def test_segments_are_documents_within_their_rows():
+    assert segments(documents(), documents()).ends.tolist() == [0, 5, 6, 136, 200, 400]
+    assert segments(documents(), window=3).ends.tolist() == [0, 200, 400]
+    # the longest is rounded up to a power of two, but not beyond the row
+    assert [segments(rows, rows).longest for rows in (documents(), documents()[:1, :6], documents()[:1, :5])] == [
+        *(200, 6, 5)
+    ]
+    assert segments(documents(), torch.arange(200).expand(2, -1) // 3).longest == 4
 
 
 @pytest.mark.long
 @torch.no_grad()
-def test_compiled_by_itself_or_in_a_block_the_block_mask_gives_the_same():
-    given, mask = [t.detach() for t in inputs(torch.float32)], block_mask(*rows())
-    expected = attend(*given, exact_mask(*rows()))
-    found = compiled_flex_attention()(*given, block_mask=mask, enable_gqa=True)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(torch.compile(attend, fullgraph=True)(*given, mask), expected, rtol=1e-5, atol=1e-5)
+def test_compiled_segments_give_the_same_and_another_number_of_documents_compiles_nothing_again():
+    torch._dynamo.reset()
+    compiled, graphs = torch.compile(attend, fullgraph=True), torch._dynamo.utils.counters["stats"]
+    given, apart, known = [t.detach() for t in inputs(torch.float32)], torch.arange(200).expand(2, -1), []
+    for size in (50, 60, 33):  # the longest is 64
+        rows = apart // size
+        found = compiled(*given, segments(rows, rows))
+        torch.testing.assert_close(found, attend(*given, exact_mask(rows, rows)), rtol=1e-5, atol=1e-5)
+        known.append(graphs["unique_graphs"])
+    assert known[0] == known[-1]
     torch._dynamo.reset()
 
 

@@ -6,6 +6,7 @@ import torch
 from stages.lib.model import key_table, transformer
 from stages.lib.model.architectures import ARCHITECTURES, LlamaRecipe
 from stages.lib.model.transformer import Transformer, documents_of
+from tests.helpers import varlen
 from tests.helpers.export_fixtures import random_model
 
 SMALL = {
@@ -17,7 +18,7 @@ SMALL = {
 }
 VOCABULARY = 70
 BOS, EOS = 1, 2
-LENGTHS = 9, 1, 140, 50  # of documents; blocks of flex_attention are 128 tokens
+LENGTHS = 9, 1, 140, 50  # of documents
 
 
 def tokens(rows=2, length=12):
@@ -90,14 +91,13 @@ def test_eos_belongs_to_the_document_that_it_ends():
     assert documents_of(given, None) is None
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 2e-6), (torch.float32, 1e-5)])  # angles are float32
-@pytest.mark.parametrize("mask_of", [transformer.exact_mask, transformer.block_mask])
+@pytest.mark.parametrize("mask_of", [transformer.exact_mask, transformer.segments])
 def test_documents_in_a_row_give_the_loss_and_gradients_of_documents_alone(monkeypatch, mask_of, dtype, tolerance):
+    varlen.register()
     monkeypatch.setattr(
-        transformer, "mask_of", lambda row, documents, _: None if documents is None else mask_of(row, documents)
+        transformer, "mask_of", lambda x, _, documents, __: None if documents is None else mask_of(x, documents)
     )
-    monkeypatch.setattr(transformer.flex, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
     model, row = packed(dtype)
     loss, gradients = loss_and_gradients(model, [row], EOS)
     expected_loss, expected = loss_and_gradients(model, row.split(LENGTHS, dim=1))
