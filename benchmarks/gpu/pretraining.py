@@ -57,13 +57,14 @@ def _pretrain(session, shape, name):
     directory = correctness.train(session, name, name, recipe, operation)
     figures = figures_of(directory)
     shutil.rmtree(directory)
+    mfu, stalls = figures["mfu"], figures["stalls"]
     line = (
-        f"{figures['tokens_per_second']:,.0f} tokens/s in the median step, MFU {figures['mfu']}, "
-        f"{figures['data_wait_ms']:.2f} ms for data; checkpoints of {figures['checkpoint_gb']:.1f} GB stalled "
-        f"{', '.join(f'{seconds:.1f}' for seconds in figures['stalls'])} s and were written in "
+        f"{figures['tokens_per_second']:,.0f} tokens/s in the median step, "
+        f"MFU {f'{mfu:.1%}' if isinstance(mfu, float) else mfu}, "
+        f"{figures['data_wait_ms']:.2f} ms for data; checkpoints of {figures['checkpoint_gb']:.1f} GB were written in "
         f"{', '.join(f'{seconds:.1f}' for seconds in figures['saves'])} s"
     )
-    return line, figures
+    return line + (f" and stalled {max(stalls):.2f} s" if stalls else ""), figures
 
 
 def figures_of(directory):

@@ -78,7 +78,7 @@ LEVERS = (
     {"document_length": 1024},
     *({"more": (option,)} for option in ("--attention=flash", "--attention=cudnn", "--attention=fa3", "--no-compile")),
 )
-"""What changes one cell of 1B, one at a time."""
+"""Changes of one cell of 1B, one at a time."""
 
 GRID = (
     *EQUAL["llama3-1b"],

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from benchmarks import harness, loader, texts
-from benchmarks.dummy import DummySamples
+from benchmarks.dummy import DOCUMENT_END, DummySamples
 from stages.lib.tokens.loader import Prefetch
 from tests.helpers import evaluations
 from tests.helpers.data_fixtures import texts as made_up
@@ -234,6 +234,8 @@ def test_a_dummy_sample_depends_on_its_number_and_the_seed_alone_and_the_target_
     assert (inputs[:, 1:] == targets[:, :-1]).all()
     assert (inputs[1] == alone[0]).all() and (inputs[1] != inputs[2]).any()
     assert (DummySamples(10, 1000, 8).batch(np.array([3]))[0] != alone).any()
+    apart, _ = DummySamples(100_000, 10_000, 7, document_length=50).batch(range(2))
+    assert 300 < (apart == DOCUMENT_END).sum() < 500
     assert set(inputs.ravel().tolist()) == set(range(10))
     numbers = [np.arange(2), np.arange(2, 4)]
     with contextlib.closing(Prefetch(samples, numbers)) as prefetch:

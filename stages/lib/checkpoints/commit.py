@@ -1,6 +1,6 @@
 """The commit format: which files a checkpoint has, and when it is complete. Imports no torch.
 
-    RUN_DIRECTORY/checkpoints/00000300/__0_0.distcp ...   tensors, one file per rank
+    RUN_DIRECTORY/checkpoints/00000300/__0_0.distcp ...   tensors, one file per rank, or several of 2 GB
     RUN_DIRECTORY/checkpoints/00000300/.metadata          which tensor lies where
     RUN_DIRECTORY/checkpoints/00000300/commit.json        the commit marker, which is written last
     RUN_DIRECTORY/checkpoints/00000300/milestone.json     a copy of the milestone's manifest
@@ -13,9 +13,11 @@ A checkpoint is written beside its place, as .00000300.<random>.making, and rena
 as .00000300.<random>.removing. So a kill leaves no torn checkpoint, and two trainers never write to one directory.
 """
 
+import os
 import shutil
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,8 @@ def _is_file(name: str, described: Any) -> bool:
 
 def verify(directory: Path | str, commit: Mapping[str, Any], part: int = 0, parts: int = 1) -> None:
     """Compare the sha256 of every `parts`-th file, from file `part` on. Raises UserError for the first that differs."""
-    for name in sorted(commit["files"])[part::parts]:
+
+    def compare(name: str) -> None:
         path = Path(directory) / name
         try:
             found = files.sha256_file(path)
@@ -87,6 +90,9 @@ def verify(directory: Path | str, commit: Mapping[str, Any], part: int = 0, part
             raise UserError(f"{path} could not be read: {error}") from None
         if found != commit["files"][name]["sha256"]:
             raise UserError(f"{path} changed since it was written: its sha256 differs from {COMMIT}")
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # sha256 releases the GIL
+        list(pool.map(compare, sorted(commit["files"])[part::parts]))
 
 
 def complete_steps(run_directory: Path | str, at_most: int | None = None) -> list[int]:

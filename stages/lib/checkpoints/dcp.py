@@ -23,14 +23,19 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import _create_file_view
 from torch.futures import Future
+from torch.utils._pytree import tree_leaves
 
 from stages.lib import files, manifest
 from stages.lib.checkpoints import dcp_metadata
 from stages.lib.checkpoints.commit import directory_beside, publish, read_marker, write_commit
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
+
+BYTES_OF_FILE, MAX_FILES = 2**31, 8
+"""Least bytes per file if a rank writes several, and the largest number of these."""
 
 
 def read(
@@ -127,10 +132,12 @@ def save(
                 if lease:
                     lease.check()
                 making.mkdir(parents=True)
-        writer = _HashingDiskWriter(making)
+        writer = _HashingDiskWriter(making, 1 if compute else num_files(tensors))
         with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
             planner = None if compute is None else _ComputingPlanner(compute)
             dcp.save(tensors, storage_writer=writer, planner=planner, process_group=group)
+            if writer.fs.failed is not None:
+                raise writer.fs.failed
         gathered = collectives.all_gather_object(writer.fs.described, group)
         with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
             if is_first:
@@ -144,6 +151,16 @@ def save(
         if is_first:
             shutil.rmtree(making, ignore_errors=True)
         raise
+
+
+def num_files(tensors: dict[str, Any]) -> int:
+    """The number of files to which this rank writes its share of nested tensors.
+
+    A thread writes and hashes each: sha256 passes a gigabyte per second. It depends on the tensors alone, as all bytes
+    of a checkpoint do.
+    """
+    shares = [collectives.local_tensor(tensor) for tensor in tree_leaves(tensors)]
+    return max(1, min(MAX_FILES, sum(share.nbytes for share in shares) // BYTES_OF_FILE))
 
 
 def load(directory: Path | str, tensors: dict[str, Any]) -> None:
@@ -233,6 +250,8 @@ class _HashingFileSystem(FileSystem):
         super().__init__()
         self.described: dict[str, dict[str, Any]] = {}
         """{name of a file: {"bytes", "sha256"}}."""
+        self.failed: Exception | None = None
+        """The error of a file, which DCP would lose in a thread."""
 
     @contextlib.contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
@@ -243,8 +262,9 @@ class _HashingFileSystem(FileSystem):
             hashing = _HashingStream(stream)
             try:
                 yield hashing
-            except RuntimeError as error:  # torch's zip writer hides why a write failed
-                raise (hashing.failed or error) from error
+            except Exception as error:
+                self.failed = hashing.failed or error  # torch's zip writer hides why a write failed
+                return
             self.described[Path(path).name] = {"bytes": hashing.writer.bytes, "sha256": hashing.writer.hash.hexdigest()}
 
 
@@ -275,13 +295,22 @@ class _HashingStream(io.RawIOBase):
 class _HashingDiskWriter(dcp.FileSystemWriter):
     fs: _HashingFileSystem
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, single_file_per_rank=True, sync_files=True)
+    def __init__(self, directory: Path, num_files: int) -> None:
+        super().__init__(directory, single_file_per_rank=True, sync_files=True, thread_count=num_files)
         self.fs = _HashingFileSystem()
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write .metadata: in the order of the files, which end in any."""
+        super().finish(metadata, [sorted(of_rank, key=_place) for of_rank in results])
 
     def storage_meta(self) -> None:
         """None: DCP would write the path and a random id, and equal trainings must write equal bytes."""
         return None
+
+
+def _place(result: WriteResult) -> tuple[int, str, int]:
+    name = result.storage_data.relative_path
+    return len(name), name, result.storage_data.offset
 
 
 class _ComputingPlanner(dcp.DefaultSavePlanner):

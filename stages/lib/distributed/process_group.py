@@ -221,10 +221,14 @@ def set_gpu_defaults() -> None:
     """
     if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
-    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    threads = os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, min(32, cores))))
+    threads = os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, cores_of_rank())))
     if config := sys.modules.get("torch._inductor.config"):  # imported with the model, it has read the variable
         config.compile_threads = int(threads)  # type: ignore[attr-defined]
+
+
+def cores_of_rank() -> int:
+    """Return this rank's share of the cores that its node gives to the job."""
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def enable_flight_recorder() -> None:

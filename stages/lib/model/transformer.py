@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -81,8 +81,8 @@ def segments(x: torch.Tensor, documents: torch.Tensor | None = None, window: int
     if documents is not None:
         begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     ends = nn.functional.pad(begins.flatten().nonzero().flatten(), (0, 1), value=rows * length).int()
-    torch._dynamo.maybe_mark_dynamic(ends, 0)  # a number of documents for which blocks need not be compiled again
-    # a power of two: blocks are compiled again for another
+    torch._dynamo.maybe_mark_dynamic(ends, 0)  # so that no other number of documents compiles the blocks again
+    # the kernel looks at as many tokens of each document; a power of two, since another number may compile them again
     longest = min(length, 1 << (int(ends.diff().max()) - 1).bit_length())
     return Segments(ends, longest, window)
 
@@ -94,13 +94,11 @@ def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask
     """
     grouped, length = queries.shape[1] != keys.shape[1], queries.shape[2]
     if isinstance(mask, Segments):
-        flat = [t.transpose(1, 2).flatten(0, 1) for t in (queries, keys, values)]
-        window = (-1 if mask.window is None else mask.window - 1, 0)
-        sizes = mask.ends, mask.ends, mask.longest, mask.longest
-        mixed = varlen.varlen_attn(
-            *flat, *sizes, window_size=window, **({"enable_gqa": grouped} if NAMES_GROUPS else {})
-        )
-        return mixed.unflatten(0, (-1, length)).transpose(1, 2)  # type: ignore[union-attr]
+        q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (queries, keys, values))
+        options: dict[str, Any] = {"window_size": (-1 if mask.window is None else mask.window - 1, 0)}
+        options |= {"enable_gqa": grouped} if NAMES_GROUPS else {}
+        mixed = varlen.varlen_attn(q, k, v, mask.ends, mask.ends, mask.longest, mask.longest, **options)
+        return cast(torch.Tensor, mixed).unflatten(0, (-1, length)).transpose(1, 2)
     if grouped and mask is not None and length > 1 and queries.device.type == "cuda":  # else all scores are in memory
         keys, values = (t.repeat_interleave(queries.shape[1] // t.shape[1], 1) for t in (keys, values))
         grouped = False

@@ -28,8 +28,9 @@ OBJECTIVES: dict[str, Callable[[Any, Balance], Objective]] = {
 class Stepper:
     """Takes steps.
 
-    On a GPU the host waits for the device in the first forward pass, where `Trunk.rotation` copies its tables; with
-    cpu_offload for the gradients of each step; and in a sparse model once per layer if torch has no grouped product.
+    On a GPU the host waits for the device in the first forward pass, where `Trunk.rotation` copies its tables; with a
+    mask by document or a window once per micro-batch, for the lengths of the documents; with cpu_offload for the
+    gradients of each step; and in a sparse model once per layer if torch has no grouped product.
     """
 
     def __init__(

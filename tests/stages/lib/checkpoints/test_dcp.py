@@ -1,12 +1,17 @@
 """Saving and loading tensors; test_pretrain.py has trainings on several ranks and with damaged checkpoints."""
 
+import contextlib
+import errno
+import threading
+from pathlib import Path
+
 import pytest
 import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from stages.lib import files
 from stages.lib.checkpoints import dcp
-from stages.lib.checkpoints.commit import read_commit
+from stages.lib.checkpoints.commit import read_commit, verify
 from stages.lib.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("group_of_one")
@@ -51,6 +56,54 @@ def test_commit_has_the_facts_and_the_sha256_of_every_file_wherever_it_is_saved(
         assert file == {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
     dcp.save(tmp_path / "elsewhere", tensors(), FACTS)
     assert read_commit(tmp_path / "elsewhere") == commit
+
+
+@pytest.fixture
+def small_files(monkeypatch):
+    """Three files for the 76 bytes of `tensors`."""
+    monkeypatch.setattr(dcp, "BYTES_OF_FILE", 20)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_large_share_has_several_files_in_the_same_bytes_each_time(tmp_path, monkeypatch):
+    dcp.save(tmp_path / "00000003", tensors(), FACTS)
+    commit = read_commit(tmp_path / "00000003")
+    assert sorted(commit["files"]) == [".metadata", *(f"__0_{number}.distcp" for number in range(3))]
+    loaded = tensors(fill=0)
+    dcp.load(tmp_path / "00000003", loaded)
+    assert all(torch.equal(found, flat(tensors())[key]) for key, found in flat(loaded).items())
+    verify(tmp_path / "00000003", commit)
+    ended, first = threading.Event(), dcp._HashingFileSystem.create_stream
+
+    @contextlib.contextmanager
+    def create_stream(self, path, mode):  # the first file ends last
+        with first(self, path, mode) as stream:
+            yield stream
+            if Path(path).name == "__0_0.distcp":
+                ended.wait(20)
+        if Path(path).name == "__0_2.distcp":
+            ended.set()
+
+    monkeypatch.setattr(dcp._HashingFileSystem, "create_stream", create_stream)
+    dcp.save(tmp_path / "again", tensors(), FACTS)
+    assert ended.is_set() and read_commit(tmp_path / "again") == commit
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("name", ["__0_0.distcp", "__0_2.distcp"])
+def test_no_file_may_fail_in_silence(tmp_path, monkeypatch, name, capfd):
+    written = dcp._HashingStream.write
+
+    def write(self, data):
+        if self.writer.file.name.endswith(name):
+            self.failed = OSError(errno.ENOSPC, "No space left on device")
+            raise self.failed
+        return written(self, data)
+
+    monkeypatch.setattr(dcp._HashingStream, "write", write)
+    with pytest.raises(UserError, match="00000003 could not be written: .*No space left on device"):
+        dcp.save(tmp_path / "00000003", tensors(), FACTS)
+    assert list(tmp_path.iterdir()) == [] and capfd.readouterr().err == ""
 
 
 def test_save_over_a_torn_checkpoint_leaves_nothing_of_it(tmp_path):
