@@ -300,7 +300,8 @@ def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
             replace(adamw, "has_fused_kernel", lambda parameter: parameter.dtype != torch.float64)
             replace(adamw, "fused", fused_update)
             replace(adamw, "scales_in_step", lambda _: True)
-            replace(transformer, "mask_of", lambda *_: None)  # Segments have a number per document
+            if subject.recipe.dtype == "bfloat16":
+                replace(transformer, "mask_of", lambda *_: None)  # Segments have a number per document
             replace(
                 *(experts, "has_grouped_kernel"),
                 lambda x, matrices: x.dtype == torch.bfloat16 and not any(size % 8 for size in matrices.shape[1:]),
