@@ -1,6 +1,6 @@
 """Check and measure training on one GPU, in less than 20 minutes: `make gpu`.
 
-    python -m benchmarks.gpu                          # all, in order: correctness, ceilings, speed, peers
+    python -m benchmarks.gpu                          # all, in the order of GROUPS, as far as 20 minutes reach
     python -m benchmarks.gpu --groups speed --minutes 10
     python -m benchmarks.gpu --prepare                # corpus and plans, on a machine without a GPU: copy --work along
     python -m benchmarks.gpu --groups ceilings speed --only ceilings 8b --output 8b.json    # where minutes are few
@@ -11,8 +11,8 @@ Correctness trains a tiny model 40 steps in each mode of training on the GPU, an
 training on the CPU; a killed and resumed training must have equal bits. Parity compares float8 with bfloat16, and CUDA
 graphs with the same training without them. Ceilings are the card's copy bandwidth and matrix rate. Speed takes training
 steps of 1 and 8 billion parameters over a small grid, those that fit the card by their plan, and profiles one of each.
-Pretraining is the stage at both sizes: what data and checkpoints cost, and equal bits after a kill. Peers are
-transformers, at its own settings and at ours, if it is installed, and those whose command --peer gives. No step needs a
+Peers are transformers, at its own settings and at ours, if it is installed, and those whose command --peer gives.
+Pretraining is the stage at both sizes: the cost of data and checkpoints, and equal bits after a kill. No step needs a
 network. A step has a time limit and one line of result; one that fails does not stop the others. --work keeps the
 corpus, the runs and the log of each step; --output has all figures, and is written after each step.
 """
@@ -30,8 +30,8 @@ GROUPS = {
     "parity": parity.steps,
     "ceilings": ceilings.steps,
     "speed": speed.steps,
-    "pretraining": pretraining.steps,
     "peers": peers.steps,
+    "pretraining": pretraining.steps,
 }
 """{group: function from a session to its steps}, in order of value"""
 
