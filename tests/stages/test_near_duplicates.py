@@ -12,6 +12,7 @@ from stages import copy_candidates, find_candidates, sketch, tokenize, verify_du
 from stages.lib.sources import near_duplicates, shingles, spans
 from tests.helpers.data_fixtures import listed, make, of_parts, refused, write_jsonl
 from tests.helpers.manifests import contents_of, record_of
+from tools.inspect import __main__ as inspect
 
 CHANCE = random.Random(7)
 WORDS = ["".join(CHANCE.choices("abcdefghijklmnopqrstuvwxyz", k=CHANCE.randint(2, 9))) for _ in range(5000)]
@@ -59,7 +60,7 @@ def trained_on(directory, lists, tokenizer, parts, found):
     return contents_of(of_parts(tokenize, directory / "tokens", lists, parts, **options))
 
 
-def test_edited_copies_go_and_the_evidence_names_what_stays(tmp_path, tokenizer):
+def test_edited_copies_go_and_the_evidence_names_what_stays(tmp_path, tokenizer, capsys):
     originals = [words(200, seed) for seed in range(40)]
     copies = [[*text[:50], "edit", *text[51:120], *text[121:]] for text in originals[:15]]
     again = [" ,".join(text).upper() for text in originals[:5]]  # the same words
@@ -67,7 +68,7 @@ def test_edited_copies_go_and_the_evidence_names_what_stays(tmp_path, tokenizer)
         source_of(tmp_path, "a", map(" ".join, originals)),
         source_of(tmp_path, "b", [*map(" ".join, copies), *again, "", "!?"]),
     ]
-    found = verified(tmp_path, lists)
+    found = verified(tmp_path / "results", lists)
     rows = evidence(found)
     assert [row["removed_number"] for row in rows] == [*range(20)]
     assert {(row["removed_source"], row["kept_source"]) for row in rows} == {("b", "a")}
@@ -81,6 +82,16 @@ def test_edited_copies_go_and_the_evidence_names_what_stays(tmp_path, tokenizer)
         assert row["overlap"] == pytest.approx(len(one & other) / len(one | other))
     documents, _, dropped = trained_on(tmp_path, lists, tokenizer, 1, found)
     assert (documents, dropped) == (41, {"near duplicate": 20, "empty": 1})
+    capsys.readouterr()
+    look = ["--duplicates", str(found), "--documents", "2"]
+    assert inspect.main(look) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("20 of 62 documents were removed as near duplicates\n  20 of b, for documents of a\n")
+    assert shown.count("removed (train)") == shown.count("kept (train)") == 2
+    assert "[edit]" in shown and "longest changed passage 0 words" in shown
+    (tmp_path / "b.jsonl").write_text('{"text": "another", "id": "0"}\n')
+    assert inspect.main(look) == 2
+    assert "b.jsonl has 31 bytes, but " in capsys.readouterr().err
 
 
 def test_pages_of_one_template_and_the_ends_of_a_chain_stay(tmp_path):
