@@ -169,16 +169,17 @@ def length(session):
 def train(session, step, name, recipe, operation, *options, **how):
     """Train a run of its own; return its run directory. Raises StepError. `how`: options of Session.command."""
     _train(session, step, name, recipe, operation, *options, **how)
-    return next((_home(session, name) / "train").iterdir())
+    return next((home_of(session, name) / "train").iterdir())
 
 
-def _home(session, name):
+def home_of(session, name):
+    """Return the directory of a training's run directory and models."""
     return session.made / "runs" / name.replace(" ", "_").replace(",", "")
 
 
 def _train(session, step, name, recipe, operation, *options, **how):
     """Train; return whether the training was killed."""
-    until, home = length(session), _home(session, name)
+    until, home = length(session), home_of(session, name)
     keys = {"steps": until, "micro_batch_size": 4, "validation": {"every": 1000, "tokens": 10_000}}
     return session.command(
         *(step, "stages.pretrain", "--corpus", corpus_of(session), "--until", until, "--train-dir", home / "train"),
@@ -239,7 +240,7 @@ def _twice(session, step, recipe):
 
 
 def _killed(session):
-    uncut = sorted((_home(session, UNCUT) / "train").glob("*"))
+    uncut = sorted((home_of(session, UNCUT) / "train").glob("*"))
     if not uncut:
         raise Skipped("there is no training that was not killed")
     found = weights_of(uncut[0], length(session))
@@ -250,7 +251,7 @@ def kill_and_resume(session, step, name, recipe, operation, expected):
     """Kill a training after its first checkpoint, and resume it; its last weights must be the expected sha256."""
 
     def has_saved():
-        return any((_home(session, name) / "train").glob("*/checkpoints/[0-9]*/commit.json"))
+        return any((home_of(session, name) / "train").glob("*/checkpoints/[0-9]*/commit.json"))
 
     if not _train(session, step, name, recipe, operation, kill_when=has_saved):
         raise StepError("the training ended before it was killed")
@@ -273,7 +274,7 @@ def _profile(session):
 
 def _model(session):
     """Return the manifest of the model that other stages read. Raises Skipped without it."""
-    found = sorted((_home(session, "float32") / "models").glob("*.json"))
+    found = sorted((home_of(session, "float32") / "models").glob("*.json"))
     if not found:
         raise Skipped("the training in float32 made no model")
     return found[-1]

@@ -36,18 +36,14 @@ def keys_of(shape, session):
     """Return (recipe, operation) of a training of a shape of `benchmarks.train_gpu`."""
     model, _ = train_gpu.shape_of(shape)
     recipe = correctness.HALF | {"model": model, "optimizer": {"learning_rate": 3e-4}}
-    if shape != "tiny":
-        cell, _ = speed.fitting(session, *speed.EQUAL[shape])
-        recipe |= {"seq_len": cell.seq_len, "global_batch_size": cell.micro_batch_size}
-        recipe |= {"weights_dtype": cell.weights_dtype}
-        recipe["optimizer"] |= {"state_dtype": cell.state_dtype}
-    operation = {
-        "micro_batch_size": recipe.get("global_batch_size", 4),
-        "compile": shape != "tiny",
-        "activation_checkpointing": {"mode": "none" if shape == "tiny" else cell.mode},
-        "checkpoint": {"every": correctness.length(session) // SAVES, "keep": 1},
-    }
-    return recipe, operation
+    operation = {"checkpoint": {"every": correctness.length(session) // SAVES, "keep": 1}}
+    if shape == "tiny":
+        return recipe, operation
+    cell, _ = speed.fitting(session, *speed.EQUAL[shape])
+    recipe["optimizer"]["state_dtype"] = cell.state_dtype
+    recipe |= {"seq_len": cell.seq_len, "global_batch_size": cell.micro_batch_size, "weights_dtype": cell.weights_dtype}
+    operation |= {"micro_batch_size": cell.micro_batch_size, "activation_checkpointing": {"mode": cell.mode}}
+    return recipe, operation | {"compile": True}
 
 
 def _pretrain(session, shape, name):
@@ -93,5 +89,5 @@ def _killed(session, shape, name):
     expected, figures = correctness.weights_of(uncut, correctness.length(session)), figures_of(uncut)
     shutil.rmtree(uncut)
     line, found = correctness.kill_and_resume(session, name, name, recipe, operation, expected)
-    shutil.rmtree(session.made / "runs" / name.replace(" ", "_").replace(",", ""))
+    shutil.rmtree(correctness.home_of(session, name))
     return f"{line}; {figures['tokens_per_second']:,.0f} tokens/s with deterministic kernels", figures | found
