@@ -300,7 +300,7 @@ def _substitutes(subject: Subject, gpu: int | None) -> Iterator[None]:
             replace(adamw, "has_fused_kernel", lambda parameter: parameter.dtype != torch.float64)
             replace(adamw, "fused", fused_update)
             replace(adamw, "scales_in_step", lambda _: True)
-            if subject.recipe.dtype == "bfloat16":
+            if transformer.kernel_takes(getattr(torch, subject.recipe.dtype), subject.recipe.model.head_size):
                 replace(transformer, "mask_of", lambda *_: None)  # Segments have a number per document
             replace(
                 *(experts, "has_grouped_kernel"),

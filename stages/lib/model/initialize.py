@@ -54,7 +54,7 @@ def fill(name: str, parameter: torch.Tensor, std: float, seed: int) -> None:
         drawn = draw_block(name, block, shape, std, seed)
         begin = max(first_row, block * ROWS)
         end = min(first_row + len(local), block * ROWS + len(drawn))
-        with torch.no_grad():  # it is off per thread
+        with torch.no_grad():  # a thread begins with gradients
             local[begin - first_row : end - first_row] = drawn[begin - block * ROWS : end - block * ROWS]
 
     blocks = range(first_row // ROWS, -(-(first_row + len(local)) // ROWS))

@@ -44,9 +44,6 @@ Mask: TypeAlias = torch.Tensor | Segments | None
 NAMES_GROUPS = "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters
 """False before torch 2.13: queries may share a key without an option."""
 
-KERNEL_DTYPES, KERNEL_HEADS = (torch.bfloat16, torch.float16), range(8, 257, 8)
-"""The dtypes and head sizes of FlashAttention-2. A GPU without it has no bfloat16 either."""
-
 
 def mask_of(x: torch.Tensor, head_size: int, documents: torch.Tensor | None = None, window: int | None = None) -> Mask:
     """The mask of attention in a batch of embeddings `x` [B, L, D]; None if each attends to itself and all before it.
@@ -59,8 +56,13 @@ def mask_of(x: torch.Tensor, head_size: int, documents: torch.Tensor | None = No
         window = None
     if documents is None and window is None:
         return None
-    has_kernel = x.device.type == "cuda" and x.dtype in KERNEL_DTYPES and head_size in KERNEL_HEADS
+    has_kernel = x.device.type == "cuda" and kernel_takes(x.dtype, head_size)
     return (segments if has_kernel else exact_mask)(x, documents, window)
+
+
+def kernel_takes(dtype: torch.dtype, head_size: int) -> bool:
+    """True if FlashAttention-2 is for this dtype and head size. A GPU without it has no bfloat16 either."""
+    return dtype in (torch.bfloat16, torch.float16) and head_size % 8 == 0 and head_size <= 256
 
 
 def exact_mask(x: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None) -> torch.Tensor:

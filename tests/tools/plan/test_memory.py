@@ -98,12 +98,14 @@ def test_gradients_that_are_accumulated_over_micro_batches_stay_sharded():
     assert often.peak - once.peak < 1.02 * parameters  # a shard of the gradients of the micro-batch before
 
 
-def test_a_mask_by_document_is_exact_unless_products_are_in_bfloat16():
-    more = [
-        peak(training(document_mask=True, dtype=dtype)) - peak(training(dtype=dtype))
-        for dtype in ("bfloat16", "float32")
-    ]
-    assert more[0] < 1024 and more[1] >= 64 * 64
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "is_exact"), [("bfloat16", 16, False), ("float32", 16, True), ("bfloat16", 12, True)]
+)
+def test_a_mask_by_document_takes_memory_where_there_is_no_kernel(dtype, head_dim, is_exact):
+    plain, masked = (
+        peak(training(document_mask=mask, dtype=dtype, model={"head_dim": head_dim})) for mask in (False, True)
+    )
+    assert (masked - plain >= 64 * 64) == is_exact
 
 
 def test_what_is_offloaded_is_in_cpu_memory():
