@@ -162,6 +162,77 @@ def test_broken_link_is_named(place, capsys, pattern, old, new, start, words):
     assert ".jsonl" not in pattern or any("WRONG" in line for line in tree)
 
 
+PART = "results/tokens/main/a/00000.json"
+CORPUS = "results/tokens/main/manifest.json"
+TOKENIZER = "results/tokenizers/main/manifest.json"
+HASHES = Path("results/hashes/main/manifest.json")
+
+
+def of_others(manifest_of, **keys):
+    """Return a change of a manifest, signed again: keys of its identity."""
+    return lambda: written_again(manifest_of, lambda data: data["identity"].update(keys))
+
+
+def left_out(digest, *lists):
+    """A part that left out the duplicates of a digest; `lists`: contents of the files that a manifest says it found."""
+    of_others(PART, duplicates=digest)()
+    for content in lists:
+        HASHES.parent.mkdir(parents=True)
+        (HASHES.parent / "duplicates.bin").write_bytes(content)
+        found = {"duplicates.bin": manifest.describe(HASHES.parent / "duplicates.bin")}
+        manifest.write(HASHES, "find_duplicates", {"outputs": found}, {})
+
+
+def table(content):
+    """Another table of scores, which its manifest has the digest of."""
+    Path(SCORES).write_bytes(content)
+    outputs = manifest.read("results/summary.json").identity["outputs"]
+    of_others("results/summary.json", outputs=outputs | {"scores.csv": manifest.describe(SCORES)})()
+
+
+def tasks(*names):
+    """A suite with the user's task files of another digest; `names`: of the files that are there."""
+    of_others(EVALUATION, include="0" * 64)()
+    written_again(EVALUATION, lambda data: data["identity"]["recipe"].update(include_path="mine"))
+    for name in names:
+        Path("mine").mkdir()
+        Path("mine", name).write_text("task: mine")
+
+
+def taken(digest):
+    """A tokenizer that was not trained here but taken from a file of a digest."""
+    record = {"taken": {"path": "pairs.jsonl", "bytes": 1, "sha256": digest}}
+    written_again(TOKENIZER, lambda data: data["record"].update(record))
+
+
+@pytest.mark.parametrize(
+    ("change", "start", "sentence"),
+    [
+        (of_others(PART, tokenizer="0" * 64), CORPUS, f"{PART} has another tokenizer than {CORPUS}"),
+        (of_others(PART, train={"shards": []}, outputs={}), CORPUS, f"{PART} has other shards than the part that {CORPUS} was made from"),
+        (lambda: left_out("0" * 64), PART, f"{HASHES} is missing, and {PART} was made from it"),
+        (lambda: left_out("0" * 64, b"others"), PART, f"{HASHES} lists other duplicates than {PART} left out"),
+        (
+            lambda: table(b"walk,step\n"),
+            SCORES,
+            f"{SCORES} must be a table with the columns run, step, task, metric and",
+        ),
+        (lambda: table(b"run,step,task,metric,value\n\xff"), SCORES, f"{SCORES} cannot be read as a table of scores: "),
+        (tasks, EVALUATION, f"mine is missing, and {EVALUATION} was made with its task files"),
+        (lambda: tasks("mine.yaml"), EVALUATION, f"mine has other task files than {EVALUATION} was made with"),
+        (lambda: taken("0" * 64), TOKENIZER, f"pairs.jsonl changed since {TOKENIZER} was made from it: its sha256"),
+        (
+            lambda: (taken("0"), Path("pairs.jsonl").unlink()),
+            TOKENIZER,
+            "pairs.jsonl is missing, and results/tokenizer",
+        ),
+    ],
+)
+def test_what_a_manifest_was_made_from_and_differs_is_named(place, capsys, change, start, sentence):
+    change()
+    assert sentence in "\n".join(chain(capsys, start)[0])
+
+
 def test_manifest_of_another_run_is_refused(place, capsys):
     shutil.copyfile(TUNED, MODEL)
     assert f"{MODEL} differs from the model that {EXPORT}" in chain(capsys, EVALUATION)[1]
