@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from stages.lib.manifest_types import SplitName
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 TRAIN: Final = "train"
 VALIDATION: Final = "validation"
