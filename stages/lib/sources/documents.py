@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest_types import Count, NumberedPart
-from stages.lib.sources import filters, masks, source
+from stages.lib.sources import filters, masks, source, spans
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
 
@@ -195,12 +195,13 @@ class Part:
         self._chosen = source.spans_of_part(self.recipe, self.listed.identity["files"], part, parts)
         self._before = source.states_of(self.recipe, self.listed, self._chosen)
         self.filter_code = filters.code_of(self.recipe.filters)
+        inputs = spans.whole(self._every_name) if kind_of(self.recipe).needs_every_file else self._chosen
         self.identity: NumberedPart = {
             "source": self.name,
             "source_recipe": self.listed.identity["recipe"],
             "part": part,
             "parts": parts,
-            "inputs": source.inputs_of_part(self.recipe, self.listed, self._chosen),
+            "inputs": source.described_inputs(self.recipe, self.listed, inputs),
             **self.filter_code,
         }
 

@@ -14,7 +14,7 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import ListManifest
 from stages.lib.manifest_types import CutFile, InputFile, ListedFile
-from stages.lib.recipe import NAME, NAME_IN_WORDS, default_of, identity
+from stages.lib.recipe import default_of, identity
 from stages.lib.recipe import load as load_recipe
 from stages.lib.sources import filters, reading, spans, storage
 from stages.lib.sources.kinds.kind import SourceFields, SourceKind
@@ -80,28 +80,19 @@ class SourceRecipe(SourceFields):
                 )
 
 
-def check_name(name: str) -> None:
-    """Raise UserError unless `name` can be the name of a source, by which files and directories are named."""
-    if not NAME.fullmatch(name):
-        raise UserError(f"--name must be {NAME_IN_WORDS}, got {name!a:.200}")
-
-
 def read_list(path: Path | str) -> tuple[ListManifest, str, SourceRecipe]:
-    """Return (manifest, name, recipe) of a source's list. Raises UserError if the file is another manifest."""
+    """Return (manifest, name, recipe) of a source's list; the recipe has the place of the classifier of its filters.
+
+    Raises UserError if the file is another manifest.
+    """
     listed = manifest.read(path, "list")
     name = listed.identity["source"]
-    return listed, name, recipe_of(listed)
-
-
-def recipe_of(listed: ListManifest) -> SourceRecipe:
-    """Return the recipe of a source by its list, with the place of the classifier of its filters."""
     operation = {key: value for key, value in listed.record.items() if key in FORMER_IDENTITY}
-    where = f"sources.{listed.identity['source']}"
-    recipe = load_recipe(SourceRecipe, listed.identity["recipe"] | operation, where)
-    if recipe.filters.quality is None:
-        return recipe
-    placed = filters.placed(recipe.filters, classifier_path(listed), listed.identity["classifier"])
-    return dataclasses.replace(recipe, filters=placed)
+    recipe = load_recipe(SourceRecipe, listed.identity["recipe"] | operation, f"sources.{name}")
+    if recipe.filters.quality is not None:
+        placed = filters.placed(recipe.filters, classifier_path(listed), listed.identity["classifier"])
+        recipe = dataclasses.replace(recipe, filters=placed)
+    return listed, name, recipe
 
 
 def classifier_path(listed: ListManifest) -> Path:
@@ -199,13 +190,6 @@ def states_of(recipe: SourceRecipe, listed: ListManifest, chosen: Iterable[Span]
         elif os.path.exists(name):  # `described` reports a missing file
             found[name] = storage.status(name)
     return found
-
-
-def inputs_of_part(recipe: SourceRecipe, listed: ListManifest, chosen: Sequence[Span]) -> list[InputFile]:
-    """As `described`, of every file that a part's documents depend on."""
-    if kind_of(recipe).needs_every_file:
-        chosen = spans.whole(file["name"] for file in listed.identity["files"])
-    return described_inputs(recipe, listed, chosen)
 
 
 def digest_of_examples(listed: ListManifest, recipe: SourceRecipe, inputs: Sequence[InputFile]) -> str:

@@ -172,7 +172,14 @@ def _matching(
         return
     if part == "**" and rest:  # no directory
         yield from _matching(directory, rest, above, left_out)
-    names, place = _entries(directory)
+    try:
+        names = sorted(os.listdir(directory or "."))
+        stat = os.stat(os.path.join(directory, "."))
+    except OSError as error:
+        raise UserError(
+            f"{os.path.join(directory, '')} must be a directory that can be read: {error.strerror}"
+        ) from None
+    place = stat.st_dev, stat.st_ino
     if place in above:
         raise UserError(f"{directory} is a link in a circle: it leads back to a directory above it; remove the link")
     for name in names:
@@ -192,18 +199,6 @@ def _matching(
 def is_hidden(name: str) -> bool:
     """Return True for the name of a file or a directory that Spark and Arrow leave out."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def _entries(directory: str) -> tuple[list[str], tuple[int, int]]:
-    """Return (sorted names, (device, inode)) of a directory. Raises UserError if it cannot be read."""
-    try:
-        names = sorted(os.listdir(directory or "."))
-        stat = os.stat(os.path.join(directory, "."))
-    except OSError as error:
-        raise UserError(
-            f"{os.path.join(directory, '')} must be a directory that can be read: {error.strerror}"
-        ) from None
-    return names, (stat.st_dev, stat.st_ino)
 
 
 def status(name: Path | str) -> Status:
