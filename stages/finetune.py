@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.initial import Initial
     from stages.lib.training.trainer import TrainingData
-    from stages.lib.tuning.tuning_data import TuningData, TuningSources
+    from stages.lib.tuning.tuning_sources import TuningData, TuningSources
 
 
 NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")

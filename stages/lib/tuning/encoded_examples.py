@@ -29,9 +29,8 @@ from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources.entries import Document
-from stages.lib.sources.examples import Pair
+from stages.lib.sources.examples import Conversation, Pair
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tuning.records import Conversation
 
 ASSISTANT, ALL, LAST = LOSS_ON = ("assistant", "all", "last")
 AT_ONCE = 256  # conversations whose characters are held: 16 bytes per token

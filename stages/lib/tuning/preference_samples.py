@@ -16,10 +16,9 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.model.loss import IGNORED
+from stages.lib.sources.examples import Preference
 from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
-from stages.lib.tuning.mixed_samples import MixedSamples, chosen_for_validation
-from stages.lib.tuning.records import Preference
-from stages.lib.tuning.tuning_samples import next_tokens
+from stages.lib.tuning.tuning_samples import MixedSamples, chosen_for_validation, next_tokens
 
 EncodedPair = tuple[Encoded, Encoded]
 """Chosen and rejected, each with the prompt before it."""
