@@ -81,18 +81,20 @@ class SourceRecipe(SourceFields):
 
 
 def read_list(path: Path | str) -> tuple[ListManifest, str, SourceRecipe]:
-    """Return (manifest, name, recipe) of a source's list; the recipe has the place of the classifier of its filters.
-
-    Raises UserError if the file is another manifest.
-    """
+    """Return (manifest, name, recipe) of a source's list. Raises UserError if the file is another manifest."""
     listed = manifest.read(path, "list")
-    name = listed.identity["source"]
+    return listed, listed.identity["source"], recipe_of(listed)
+
+
+def recipe_of(listed: ListManifest) -> SourceRecipe:
+    """Return the recipe of a source by its list, with the place of the classifier of its filters."""
     operation = {key: value for key, value in listed.record.items() if key in FORMER_IDENTITY}
-    recipe = load_recipe(SourceRecipe, listed.identity["recipe"] | operation, f"sources.{name}")
-    if recipe.filters.quality is not None:
-        placed = filters.placed(recipe.filters, classifier_path(listed), listed.identity["classifier"])
-        recipe = dataclasses.replace(recipe, filters=placed)
-    return listed, name, recipe
+    where = f"sources.{listed.identity['source']}"
+    recipe = load_recipe(SourceRecipe, listed.identity["recipe"] | operation, where)
+    if recipe.filters.quality is None:
+        return recipe
+    placed = filters.placed(recipe.filters, classifier_path(listed), listed.identity["classifier"])
+    return dataclasses.replace(recipe, filters=placed)
 
 
 def classifier_path(listed: ListManifest) -> Path:
