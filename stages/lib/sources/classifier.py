@@ -20,6 +20,7 @@ import numpy as np
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.sources import shingles
+from stages.lib.sources.entries import grouped
 
 if TYPE_CHECKING:  # the workflow reads the recipes of filters, and may run without this package
     import scipy.sparse
@@ -38,27 +39,15 @@ class Classifier:
 
     def scores(self, texts: Sequence[str]) -> np.ndarray:
         """Return the probability of the good class for each text, float64 [texts]."""
-        sums = np.zeros(len(texts))
-        for first, batch in _batches(texts):
+        means = [np.empty(0)]
+        for batch in grouped(texts, len, shingles.AT_ONCE):
             total, number = np.zeros(len(batch)), np.zeros(len(batch), np.int64)
             for features, counts in ngrams_of(batch, self.ngram_words, len(self.weight)):
                 owners = np.repeat(np.arange(len(batch)), counts)
                 total += np.bincount(owners, weights=self.weight[features], minlength=len(batch))
                 number += counts
-            sums[first : first + len(batch)] = total / np.sqrt(np.maximum(1, number))
-        return 1 / (1 + np.exp(-(sums + self.bias)))
-
-
-def _batches(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield (number of the first, texts) of batches that are worth computing together."""
-    first = size = 0
-    for number, text in enumerate(texts):
-        if size and size + len(text) > shingles.AT_ONCE:
-            yield first, texts[first:number]
-            first, size = number, 0
-        size += len(text)
-    if first < len(texts):
-        yield first, texts[first:]
+            means.append(total / np.sqrt(np.maximum(1, number)))
+        return 1 / (1 + np.exp(-(np.concatenate(means) + self.bias)))
 
 
 def ngrams_of(texts: Sequence[str], ngram_words: int, num_features: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -74,7 +63,7 @@ def matrix_of(texts: Sequence[str], ngram_words: int, num_features: int) -> scip
     import scipy.sparse
 
     rows = []
-    for _, batch in _batches(texts):
+    for batch in grouped(texts, len, shingles.AT_ONCE):
         matrix = scipy.sparse.csr_matrix((len(batch), num_features), dtype=np.float32)
         number = np.zeros(len(batch), np.int64)
         for features, counts in ngrams_of(batch, ngram_words, num_features):

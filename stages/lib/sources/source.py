@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
@@ -18,12 +18,9 @@ from stages.lib.recipe import default_of, identity
 from stages.lib.recipe import load as load_recipe
 from stages.lib.sources import filters, reading, spans, storage
 from stages.lib.sources.kinds.kind import SourceFields, SourceKind
-from stages.lib.sources.kinds.registry import FIELDS_OF_SOME_KINDS, KINDS, foreign_endings, kind_of
+from stages.lib.sources.kinds.registry import FIELDS_OF_SOME_KINDS, KINDS, kind_of
+from stages.lib.sources.spans import Span
 from stages.lib.sources.storage import Status
-
-if TYPE_CHECKING:
-    from stages.lib.sources.spans import Span
-
 
 ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 """Of files that no kind reads."""
@@ -162,8 +159,9 @@ def counted(left_out: Counter[str]) -> str:
 
 
 def _refused_endings(kind: SourceKind) -> tuple[str, ...]:
-    """Return the endings of archives and of files of other kinds."""
-    return ARCHIVE_ENDINGS + foreign_endings(kind)
+    """Return the endings of archives, and those that belong to other kinds alone."""
+    owned = [ending for other in KINDS.values() if other.owns_endings for ending in other.endings]
+    return (*ARCHIVE_ENDINGS, *(ending for ending in owned if ending not in kind.endings))
 
 
 def _is_taken(kind: SourceKind, path: str) -> bool:
