@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stages.lib.chat import messages
 from stages.lib.chat.messages import Message
@@ -20,33 +20,71 @@ from stages.lib.log import logger
 from stages.lib.sources import documents, filters, source, spans, storage
 from stages.lib.sources.documents import FilterCounts
 from stages.lib.sources.entries import TRAIN, VALIDATION, Document, split_of
+from stages.lib.sources.kinds import registry
 from stages.lib.sources.kinds.kind import Text
-from stages.lib.sources.kinds.registry import (
-    CHAT_KINDS,
-    DOCUMENT_KINDS,
-    PREFERENCE_KINDS,
-    PROMPT_COMPLETION_KINDS,
-    kind_of,
-)
+from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 
 FILTERED_AT_ONCE = 1000  # examples
 
 
-class Example(Protocol):
-    """One unit of fine-tuning data. `id`: its place in the source. `split`: train or validation."""
+@dataclass(frozen=True)
+class Pair:
+    """A prompt and its completion. `id`: unique in the source. `split`: train or validation.
+
+    `document`: the key by which it is split, by default its id; pairs with the same are not independent.
+    """
+
+    id: str
+    prompt: str
+    completion: str
+    split: str
+    document: str = ""
 
     @property
-    def id(self) -> str: ...  # noqa: D102
+    def text(self) -> str:
+        """The text that filters measure."""
+        return self.prompt + self.completion
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The messages of a conversation. `id`: unique in the source. `split`: train or validation.
+
+    `first`: the message from which on the assistant's turns are targets. `tools`: that it may call.
+    """
+
+    id: str
+    messages: list[Message]
+    split: str
+    first: int = 0
+    tools: list[dict[str, Any]] | None = None
 
     @property
-    def split(self) -> str: ...  # noqa: D102
+    def text(self) -> str:
+        """The text that filters measure."""
+        return messages.text_of(self.messages)
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two examples with the same prompt, of which the first is preferred. `id`: unique in the source.
+
+    Both are pairs, or both are conversations.
+    """
+
+    id: str
+    chosen: Pair | Conversation
+    rejected: Pair | Conversation
+    split: str
 
     @property
-    def text(self) -> str | None: ...  # noqa: D102
+    def text(self) -> str:
+        """The text that filters measure: that of the example which the source has for other training."""
+        return self.chosen.text
 
 
-AnyExample = TypeVar("AnyExample", bound=Example)
+AnyExample = TypeVar("AnyExample", bound=Document | Pair | Conversation | Preference)
 Records = Callable[[SourceRecipe, Sequence[str]], Iterator[AnyExample]]
 """Function of (recipe, names of all files) that yields the examples."""
 
@@ -112,25 +150,6 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         logger.warning("source %s: %s examples are filtered: %s", name, count, reason)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A prompt and its completion. `id`: unique in the source. `split`: train or validation.
-
-    `document`: the key by which it is split, by default its id; pairs with the same are not independent.
-    """
-
-    id: str
-    prompt: str
-    completion: str
-    split: str
-    document: str = ""
-
-    @property
-    def text(self) -> str:
-        """The text that filters measure."""
-        return self.prompt + self.completion
-
-
 PairSource = ExampleSource[Pair]
 
 
@@ -139,7 +158,7 @@ def read_pairs(path: Path | str) -> PairSource:
 
     Raises UserError if the source holds others, a file is not as it was listed, or a record is malformed.
     """
-    return read(path, PROMPT_COMPLETION_KINDS, "pairs", pairs)
+    return read(path, registry.PROMPT_COMPLETION_KINDS, "pairs", pairs)
 
 
 def pairs(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Pair]:
@@ -151,28 +170,9 @@ def pairs(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Pair]:
         yield Pair(identifier, prompt, completion, split_of(key, recipe.validation), key)
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """The messages of a conversation. `id`: unique in the source. `split`: train or validation.
-
-    `first`: the message from which on the assistant's turns are targets. `tools`: that it may call.
-    """
-
-    id: str
-    messages: list[Message]
-    split: str
-    first: int = 0
-    tools: list[dict[str, Any]] | None = None
-
-    @property
-    def text(self) -> str:
-        """The text that filters measure."""
-        return messages.text_of(self.messages)
-
-
 def read_chats(path: Path | str) -> ExampleSource[Conversation]:
     """Read the conversations of a source; arguments and errors as of `read_pairs`."""
-    return read(path, CHAT_KINDS, "conversations", chats)
+    return read(path, registry.CHAT_KINDS, "conversations", chats)
 
 
 def chats(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Conversation]:
@@ -181,27 +181,9 @@ def chats(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Conversation]:
         yield Conversation(identifier, found, split_of(key, recipe.validation), tools=tools)
 
 
-@dataclass(frozen=True)
-class Preference:
-    """Two examples with the same prompt, of which the first is preferred. `id`: unique in the source.
-
-    Both are pairs, or both are conversations.
-    """
-
-    id: str
-    chosen: Pair | Conversation
-    rejected: Pair | Conversation
-    split: str
-
-    @property
-    def text(self) -> str:
-        """The text that filters measure: that of the example which the source has for other training."""
-        return self.chosen.text
-
-
 def read_preferences(path: Path | str) -> ExampleSource[Preference]:
     """Read the preferences of a source; arguments and errors as of `read_pairs`."""
-    return read(path, PREFERENCE_KINDS, "preferences", _preferences)
+    return read(path, registry.PREFERENCE_KINDS, "preferences", _preferences)
 
 
 def _preferences(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Preference]:
@@ -225,7 +207,7 @@ def read_texts(path: Path | str) -> ExampleSource[Document]:
     is not as it was listed.
     """
     _, name, _ = source.read_list(path)
-    return read(path, DOCUMENT_KINDS, "documents", functools.partial(_texts, name))
+    return read(path, registry.DOCUMENT_KINDS, "documents", functools.partial(_texts, name))
 
 
 def _texts(name: str, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Document]:

@@ -16,17 +16,13 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stages.lib.sources import storage
 from stages.lib.sources.entries import Document, Malformed
-from stages.lib.sources.kinds.kind import SourceKind, document_of_text
+from stages.lib.sources.kinds.kind import SourceFields, SourceKind, document_of_text
+from stages.lib.sources.spans import Span
 from stages.lib.sources.storage import Status
-
-if TYPE_CHECKING:
-    from stages.lib.sources.kinds.kind import SourceFields
-    from stages.lib.sources.spans import Span
-
 
 MAX_CHARACTERS = 80
 
