@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -35,12 +35,13 @@ PACKINGS: dict[str, Callable[[Sequence[int], int, int], list[list[int]]]] = {
 VALIDATION_SEED = 0  # runs of all seeds have the same validation rows
 
 
-class RowLayout(Protocol):
-    """The rows of a source; `row_name`, `packs_documents`: as of `packing.Layout`."""
+class RowLayout(ABC):
+    """The rows of a source, the same in each epoch; `row_name`, `packs_documents`: as of `packing.Layout`."""
 
-    row_name: str
-    packs_documents: bool
+    row_name = "row"
+    packs_documents = False
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of rows."""
 
@@ -174,14 +175,8 @@ def next_tokens(encoded: Encoded) -> np.ndarray:
     return np.where(encoded.is_target[1:], encoded.ids[1:], IGNORED)
 
 
-class Rows:
-    """Examples packed whole into rows of `seq_len` tokens, filled up with `end`.
-
-    `row_name`, `packs_documents`: as of `packing.Layout`; a row of examples is the same in each epoch.
-    """
-
-    row_name = "row"
-    packs_documents = False
+class Rows(RowLayout):
+    """Examples packed whole into rows of `seq_len` tokens, filled up with `end`."""
 
     def __init__(self, encoded: Sequence[Encoded], seq_len: int, end: int, seed: int, packing: str = BEST_FIT) -> None:
         self.encoded, self.seq_len, self.end = encoded, seq_len, end

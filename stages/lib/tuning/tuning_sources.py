@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources import examples, source
 from stages.lib.sources.examples import Conversation, ExampleSource
-from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.registry import PREFERENCE_KINDS, kind_of
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
 from stages.lib.tuning import preference_samples, tuning_samples
@@ -35,7 +33,7 @@ class TuningData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningSources(ABC):
+class TuningSources:
     """The sources by name. `template`: the chat template of conversations, and of the exports; None without one."""
 
     sources: dict[str, ExampleSource[Any]]
@@ -46,21 +44,28 @@ class TuningSources(ABC):
         """The digest of each source."""
         return {name: found.digest for name, found in sorted(self.sources.items())}
 
-    @abstractmethod
     def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]) -> TuningData:
         """Return samples and validation rows. `recipe`: a FinetuneRecipe. `bos`: documents of the corpus begin with it.
 
         `validation_tokens`: those of each source by the samples of an epoch, see `chosen_for_validation`. Raises
         UserError if a split of a source has no example that fits a sample.
         """
+        make = self._rows if recipe.dpo is None else self._pairs
+        return make(tokenizer, bos, recipe, validation_tokens)
 
-
-class ExampleSources(TuningSources):
-    """Sources of examples, of which a model learns next tokens."""
-
-    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]) -> TuningData:
-        """Return rows of whole examples."""
-        train, others = self._encoded(tokenizer, bos, recipe)
+    def _rows(
+        self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]
+    ) -> TuningData:
+        """Return rows of whole examples, of which a model learns next tokens."""
+        encoder = ExampleEncoder(tokenizer=tokenizer, bos=bos, template=self.template, loss_on=recipe.loss_on)
+        train: dict[str, list[Encoded]] = {}
+        others: dict[str, list[Encoded]] = {}
+        for name, one in self.sources.items():
+            for split, members, fitted in (("training", one.train, train), ("validation", one.validation, others)):
+                where, encoded = f"the {split} split of source {name}", encoder.encode(members)
+                if members and not encoded:
+                    raise UserError(f"{where} has only conversations with the text of a special token")
+                fitted[name] = tuning_samples.fitted(encoded, recipe.seq_len, where, recipe.too_long, tokenizer)
         end = tuning_samples.separator([*train.values(), *others.values()], tokenizer.eos, tokenizer.vocab_size)
         samples = TuningSamples(train, recipe.weights, recipe.seq_len, recipe.seed, end, recipe.packing)
         tokens = validation_tokens(samples.samples_per_epoch)
@@ -71,33 +76,17 @@ class ExampleSources(TuningSources):
             rows[name], num_bytes[name] = found
         return TuningData(samples=samples, validation=rows, num_bytes=num_bytes)
 
-    def _encoded(
-        self, tokenizer: Tokenizer, bos: bool, recipe: Any
-    ) -> tuple[dict[str, list[Encoded]], dict[str, list[Encoded]]]:
-        """Return the examples of the training and of the validation split, none longer than a sample, by source."""
-        encoder = ExampleEncoder(tokenizer=tokenizer, bos=bos, template=self.template, loss_on=recipe.loss_on)
-        splits: dict[str, dict[str, list[Encoded]]] = {"training": {}, "validation": {}}
-        for name, found in self.sources.items():
-            for split, of_split in (("training", found.train), ("validation", found.validation)):
-                where, encoded = f"the {split} split of source {name}", encoder.encode(of_split)
-                if of_split and not encoded:
-                    raise UserError(f"{where} has only conversations with the text of a special token")
-                splits[split][name] = tuning_samples.fitted(encoded, recipe.seq_len, where, recipe.too_long, tokenizer)
-        return splits["training"], splits["validation"]
-
-
-class PreferenceSources(TuningSources):
-    """One source of preferences."""
-
-    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]) -> TuningData:
-        """Return pairs of rows."""
+    def _pairs(
+        self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]
+    ) -> TuningData:
+        """Return pairs of rows of the one source, of preferences."""
         encoder = ExampleEncoder(tokenizer=tokenizer, bos=bos, template=self.template)
-        ((name, source),) = self.sources.items()
+        ((name, one),) = self.sources.items()
         (train, filtered), (validation, _) = (
             preference_samples.usable(preference_samples.encode(split, encoder), recipe.seq_len, where)
             for split, where in (
-                (source.train, f"the training split of source {name}"),
-                (source.validation, f"the validation split of source {name}"),
+                (one.train, f"the training split of source {name}"),
+                (one.validation, f"the validation split of source {name}"),
             )
         )
         samples = PreferenceSamples(
@@ -131,36 +120,30 @@ def read(lists: Iterable[Path], recipe: Any, template: ChatTemplate | None) -> T
     """
     paths = {source.read_list(path)[1]: path for path in lists}
     if sorted(paths) != sorted(recipe.weights):
-        expected, found = (", ".join(sorted(names)) for names in (recipe.weights, paths))
-        raise UserError(f"--sources must be the lists of the sources of finetune.weights ({expected}), got {found}")
+        expected, listed = (", ".join(sorted(names)) for names in (recipe.weights, paths))
+        raise UserError(f"--sources must be the lists of the sources of finetune.weights ({expected}), got {listed}")
     kinds = {name: kind_of(source.read_list(path)[2]) for name, path in sorted(paths.items())}
-    if recipe.dpo is not None:
-        return _preferences(paths, kinds, recipe, template)
-    _check_template(recipe, template, [name for name, kind in kinds.items() if "conversations" in kind.yields])
     found: dict[str, ExampleSource[Any]] = {}
+    if recipe.dpo is not None:
+        for name, kind in kinds.items():
+            if "preferences" not in kind.yields:
+                expected = " or ".join(PREFERENCE_KINDS)
+                raise UserError(f"sources.{name}.kind must be {expected} for finetune.dpo, got {kind.name}")
+            found[name] = examples.read_preferences(paths[name])
+        of_messages = [
+            name
+            for name, one in found.items()
+            if any(isinstance(preference.chosen, Conversation) for preference in (*one.train, *one.validation))
+        ]
+        _check_template(recipe, template, of_messages)
+        return TuningSources(sources=found, template=template)
+    _check_template(recipe, template, [name for name, kind in kinds.items() if "conversations" in kind.yields])
     for name, kind in kinds.items():
         if "conversations" in kind.yields:
             found[name] = examples.read_chats(paths[name])
         else:
             found[name] = (examples.read_pairs if "pairs" in kind.yields else examples.read_texts)(paths[name])
-    return ExampleSources(sources=found, template=template)
-
-
-def _preferences(
-    paths: Mapping[str, Path], kinds: Mapping[str, SourceKind], recipe: Any, template: ChatTemplate | None
-) -> PreferenceSources:
-    for name, kind in kinds.items():
-        if "preferences" not in kind.yields:
-            expected = " or ".join(PREFERENCE_KINDS)
-            raise UserError(f"sources.{name}.kind must be {expected} for finetune.dpo, got {kind.name}")
-    found = {name: examples.read_preferences(path) for name, path in paths.items()}
-    of_messages = [
-        name
-        for name, one in found.items()
-        if any(isinstance(preference.chosen, Conversation) for preference in (*one.train, *one.validation))
-    ]
-    _check_template(recipe, template, of_messages)
-    return PreferenceSources(sources=found, template=template)
+    return TuningSources(sources=found, template=template)
 
 
 def _check_template(recipe: Any, template: ChatTemplate | None, of_conversations: Sequence[str]) -> None:
