@@ -18,7 +18,7 @@ from benchmarks import harness, texts
 from stages import find_overlaps, tokenize, train_tokenizer
 from stages import list as listing
 from stages.lib import manifest
-from stages.lib.contamination import items, overlaps
+from stages.lib.contamination import items
 from stages.lib.contamination.items import Item
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import pretokenized
@@ -95,7 +95,7 @@ def main():
         given += ["--items", home / "items.json", "--part", home / "00000.json"]
         ours = run(find_overlaps, home / "overlaps.json", {}, *given)
         seconds, found = janitor_seconds(made_items, documents)
-        own = {row["doc_id"] for row in overlaps.read(ours)}
+        own = {row["doc_id"] for row in items.read_rows(ours)}
     tokens, size = ours.record["tokens"], sum(len(text.encode()) for text in documents)
     figures = {
         "tokens": tokens,

@@ -24,15 +24,14 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import ModelManifest
+from stages.lib.manifest_types import ModelIdentity, ModelRecord
 from stages.lib.recipe import identity
 from stages.lib.run_directory import history
 from stages.lib.run_directory.run_identity import OWNER_KEYS
 
 if TYPE_CHECKING:
     import torch
-
-    from stages.lib.manifest import ModelManifest
-    from stages.lib.manifest_types import ModelIdentity, ModelRecord
 
 AT_ONCE = 1 << 24
 """Elements of a tensor that are averaged at a time: an embedding in float64 may not fit the memory of a job."""

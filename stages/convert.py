@@ -29,18 +29,19 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import ADAPTER, KEPT, PARITY, begin, publish
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
+from stages.lib.manifest import CorpusManifest, ModelManifest, TokenizerManifest
+from stages.lib.manifest_types import ExportCounts, ExportIdentity, ExportRecord, KnownExport
 from stages.lib.model import key_table
 from stages.lib.model.architectures import ARCHITECTURES
+from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity, operation
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.adapter import Adapter
     from stages.lib.huggingface.export import Read
-    from stages.lib.manifest import CorpusManifest, ModelManifest, TokenizerManifest
-    from stages.lib.manifest_types import ExportCounts, ExportIdentity, ExportRecord, KnownExport
-    from stages.lib.model.model_recipe import ModelRecipe
 
     Weights = tuple[Read, Adapter | None]
+
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     directory = arguments.output.parent
     files.clear_leftovers_in(directory)
     # parity.json is not an output (its figures depend on rounding); without it nothing is scored: convert again
-    passed = _passed(directory / PARITY)
+    passed = files.read_cache(directory / PARITY).get("passed") is True
     if passed and up_to_date.restore(directory / KEPT, arguments.output, expected, clock.record()):
         return
     weights = find_model.read_weights(checkpoint_of(model), recipe.merge, arguments.base)
@@ -108,14 +109,6 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     record: ExportRecord = {**clock.record(), **counts, "parity": parity, "files": described}
     for path in (directory / KEPT, arguments.output):
         manifest.write(path, arguments.stage_name, exported, record)
-
-
-def _passed(parity: Path) -> bool:
-    """Return True if a parity.json exists that is whole and passed."""
-    try:
-        return files.read_json_object(parity).get("passed") is True
-    except UserError:
-        return False
 
 
 def check_inputs(model: ModelManifest, corpus: CorpusManifest, tokenizer: TokenizerManifest) -> None:
@@ -194,7 +187,6 @@ def settings_of(
 
 def model_config_of(model: ModelManifest) -> ModelRecipe:
     """The model config of a milestone's manifest."""
-
     where = f"{model.path}: identity.recipe.model"
     return recipes.load(ARCHITECTURES, model.identity["recipe"]["model"], where)
 

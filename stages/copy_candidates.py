@@ -19,6 +19,7 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.manifest_types import DocumentsIdentity
 from stages.lib.sources import documents, duplicates, near_duplicates, shingles
+from stages.lib.sources.entries import grouped
 from stages.lib.sources.near_duplicates import SketchRecipe
 
 COPIES = "copies.arrow"
@@ -37,7 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
     with files.atomic_directory(payload) as making:
         schema = near_duplicates.schema_of_copies()
         with files.atomic(making / COPIES) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
-            for batch in _batches(part, numbers, entry["documents"], arguments.candidates):
+            chosen = _chosen(part, numbers, entry["documents"], arguments.candidates)
+            for batch in grouped(chosen, lambda document: len(document[2]), shingles.AT_ONCE):
                 writer.write_batch(near_duplicates.copies_of(batch, length))
         outputs = {f"{payload.name}/{COPIES}": manifest.describe(making / COPIES)}
     identity: DocumentsIdentity = {
@@ -50,27 +52,19 @@ def run(arguments: argparse.Namespace) -> None:
     manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
 
 
-def _batches(part: documents.Part, numbers: np.ndarray, total: int, path: Path) -> Iterator[list[tuple[int, str, str]]]:
-    """Yield the documents with the sorted `numbers` as lists of (number, id, text), each of bounded size.
+def _chosen(part: documents.Part, numbers: np.ndarray, total: int, path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield (number, id, text) of the documents with the sorted `numbers`.
 
     Raises UserError naming the manifest of the candidates, `path`, unless the part has `total` documents.
     """
     if not len(numbers):
         return
     waiting = iter(numbers.tolist())
-    following, number, size = next(waiting), -1, 0
-    batch: list[tuple[int, str, str]] = []
+    following, number = next(waiting), -1
     for number, document in enumerate(part.documents()):
-        if number != following:
-            continue
-        following = next(waiting, -1)
-        batch.append((number, document.id, document.text or ""))
-        size += len(batch[-1][2])
-        if size >= shingles.AT_ONCE:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+        if number == following:
+            yield number, document.id, document.text or ""
+            following = next(waiting, -1)
     if number + 1 != total:
         raise UserError(
             f"--candidates {path} was built from {total} documents, but {number + 1} are read; rerun with -R sketch"

@@ -35,27 +35,6 @@ from stages.lib.scoring.scored_model import ScoredModel
 from stages.lib.scoring.suite import EvaluateRecipe
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.scoring.tasks.task import ReaderScores, TaskOptions
-from stages.lib.sources.examples import PairSource
-
-
-def identity_of(
-    recipe: EvaluateRecipe, name: str, model: ScoredModel, corpus: CorpusManifest, pairs: PairSource | None
-) -> KnownEvaluation:
-    """Return the part of the manifest's identity that is known before scoring."""
-    written = recipes.written(recipe, "identity")
-    known: KnownEvaluation = {"recipe": written, "suite": name, "corpus": corpus.digest, **model.identity}
-    if pairs is not None:
-        known["prompt_completion"] = pairs.digest
-    if recipe.include_path is not None:
-        known["include"] = inputs.digest_of_directory(Path(recipe.include_path))
-    return known
-
-
-def find_model(arguments: argparse.Namespace, corpus: CorpusManifest) -> ScoredModel:
-    """Return the model of --export or --baseline."""
-    if arguments.export is not None:
-        return scored_model.of_export(arguments.export, corpus)
-    return scored_model.of_baseline(arguments.baseline, arguments.revision)
 
 
 def delete_earlier(directory: Path, output: Path) -> None:
@@ -64,23 +43,10 @@ def delete_earlier(directory: Path, output: Path) -> None:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
         inputs.kept_manifest(output).unlink(missing_ok=True)
-        local_tasks.delete(directory)
+        for path in local_tasks.files_of(directory):
+            path.unlink()
     except OSError as error:
         raise UserError(f"--output {output} must be in a writable directory: {error.strerror}") from None
-
-
-def write_local_tasks(
-    directory: Path, recipe: EvaluateRecipe, model: ScoredModel, corpus: CorpusManifest, pairs: PairSource | None
-) -> dict[str, ReaderScores]:
-    """Write the suite's local tasks; returns {name for the harness: scores of trivial readers}."""
-    options = TaskOptions(
-        bytes_per_source=recipe.bytes_per_source,
-        num_examples=recipe.num_examples,
-        seed=recipe.seed,
-        max_completion_bytes=model.window(recipe.max_length),  # a token has at least one byte
-        sources=recipe.sources,
-    )
-    return local_tasks.write(directory, recipe.tasks, corpus, pairs, options)
 
 
 def keys_of(
@@ -123,32 +89,37 @@ def prepare(
     Returns the model, the known identity, trivial readers' scores, and the scores that an earlier attempt left. None
     if the scores are up to date; their manifest is then written again.
     """
-    model = find_model(arguments, corpus)
+    if arguments.export is not None:
+        model = scored_model.of_export(arguments.export, corpus)
+    else:
+        model = scored_model.of_baseline(arguments.baseline, arguments.revision)
     pairs = inputs.read_pairs(arguments.prompt_completion, recipe.tasks)
-    known = identity_of(recipe, arguments.output.stem, model, corpus, pairs)
+    known: KnownEvaluation = {
+        "recipe": recipes.written(recipe, "identity"),
+        "suite": arguments.output.stem,
+        "corpus": corpus.digest,
+        **model.identity,
+    }
+    if pairs is not None:
+        known["prompt_completion"] = pairs.digest
+    if recipe.include_path is not None:
+        known["include"] = inputs.digest_of_directory(Path(recipe.include_path))
     directory = files.payload_of(arguments.output)
     files.clear_leftovers(arguments.output)
     files.clear_leftovers_in(directory)
     if up_to_date.restore(inputs.kept_manifest(arguments.output), arguments.output, known, clock.record()):
         return None
     delete_earlier(directory, arguments.output)
-    trivial = write_local_tasks(directory, recipe, model, corpus, pairs)
+    options = TaskOptions(
+        bytes_per_source=recipe.bytes_per_source,
+        num_examples=recipe.num_examples,
+        seed=recipe.seed,
+        max_completion_bytes=model.window(recipe.max_length),  # a token has at least one byte
+        sources=recipe.sources,
+    )
+    trivial = local_tasks.write(directory, recipe.tasks, corpus, pairs, options)
     keys = keys_of(recipe, model, known, [*trivial], directory, clock.record())
     return model, known, trivial, sample_logs.read_kept(directory, keys)
-
-
-def write_scores(
-    arguments: argparse.Namespace,
-    recipe: EvaluateRecipe,
-    known: KnownEvaluation,
-    kept: KeptScores,
-    record: EvaluationRecord,
-) -> None:
-    """Write the manifest, whose logs are written."""
-    identity = {**known, **kept.merged(), **libraries_of(recipe)}
-    for path in (inputs.kept_manifest(arguments.output), arguments.output):
-        manifest.write(path, arguments.stage_name, identity, record)
-    kept.delete()
 
 
 def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
@@ -178,7 +149,10 @@ def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
                 read += inputs.files_outside(Path(recipe.include_path))
             described = manifest.described(read, arguments.output.parent)
             record: EvaluationRecord = {**clock.record(), "device": device.type, "files": described}
-            write_scores(arguments, recipe, known, kept, record)
+            identity = {**known, **kept.merged(), **libraries_of(recipe)}
+            for path in (inputs.kept_manifest(arguments.output), arguments.output):
+                manifest.write(path, arguments.stage_name, identity, record)
+            kept.path.unlink(missing_ok=True)  # the manifest has its content
 
 
 def main(argv: Sequence[str] | None = None) -> int:

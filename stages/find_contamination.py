@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
     directory = files.payload_of(arguments.output)
     for path in (arguments.output, directory / rules.FILE):
         files.clear_leftovers(path)
-    rows = overlaps.merged(map(overlaps.read, parts), recipe)
+    rows = overlaps.merged(map(items.read_rows, parts), recipe)
     items.write_lines(directory / rules.FILE, rows)
     results = overlaps.rates(parts[0].identity["tasks"], rows)
     for task, rate in results.items():

@@ -22,30 +22,22 @@ from stages.lib.contamination.ngram_index import NgramIndex
 from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import PartManifest
 from stages.lib.manifest_types import KnownOverlaps, OverlapsIdentity
 from stages.lib.sources.entries import TRAIN
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens import pretokenized
 
 FILE, KEPT = "overlaps.jsonl.gz", "manifest.json"
 
 
-def read_part(path: Path, tokenizer_path: Path, tokenizer_digest: str) -> PartManifest:
-    """Read the manifest of the part. Raises UserError if it was made with another tokenizer."""
-    part = manifest.read(path, "tokenize")
-    if part.identity["tokenizer"]["digest"] != tokenizer_digest:
-        raise UserError(f"{path} was tokenized with a different tokenizer than {tokenizer_path}")
-    return part
-
-
 def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
     """Write the overlaps of the part."""
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens import pretokenized
-
     clock = manifest.Clock(arguments.code)
     tokenizer = Tokenizer(arguments.tokenizer)
     listed = manifest.read(arguments.items, "list_items")
-    part = read_part(arguments.part, arguments.tokenizer, tokenizer.digest)
+    part = manifest.read(arguments.part, "tokenize")
+    if part.identity["tokenizer"]["digest"] != tokenizer.digest:
+        raise UserError(f"{arguments.part} was tokenized with a different tokenizer than {arguments.tokenizer}")
     source, number = part.identity["source"], part.identity["part"]
     known: KnownOverlaps = {
         "recipe": recipes.written(recipe, "identity"),

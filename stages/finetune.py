@@ -40,6 +40,9 @@ from stages.lib.log import logger
 from stages.lib.model import key_table
 from stages.lib.model.key_table import LoraRecipe
 from stages.lib.recipe import default_of, horizon, identity
+from stages.lib.run_directory.run_identity import RunIdentity
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.data_order import Mixture
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options
@@ -48,13 +51,9 @@ from stages.lib.tuning.encoded_examples import ASSISTANT, LOSS_ON
 from stages.lib.tuning.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 
 if TYPE_CHECKING:
-    from stages.lib.run_directory.run_identity import RunIdentity
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.initial import Initial
     from stages.lib.training.trainer import TrainingData
-    from stages.lib.tuning.tuning_data import TuningData, TuningSources
-
+    from stages.lib.tuning.tuning_sources import TuningData, TuningSources
 
 NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
 
@@ -128,8 +127,6 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.run import check_until, train_to_milestone
     from stages.lib.training.trainer import Run
     from stages.lib.tuning import tuning_sources
@@ -192,8 +189,6 @@ def identity_of(
     recipe: FinetuneRecipe, corpus: Corpus, tokenizer: Tokenizer, sources: TuningSources, initial: Initial
 ) -> RunIdentity:
     """Return the identity of the run."""
-    from stages.lib.run_directory.run_identity import RunIdentity
-
     model_config = initial.found.model_config
     # the model beside the other keys, where `convert` finds it in a pretraining's recipe
     model = {"model": recipes.written(model_config, "identity")}

@@ -61,7 +61,10 @@ def run(arguments: argparse.Namespace) -> None:
         name = part.identity["source"]
         joined = by_source.setdefault(name, {"train": _empty(), "validation": {**_empty(), "texts": []}})
         for split in types.SPLITS:
-            _add(joined[split], part, split, directory)
+            found = part.identity[split]
+            for key in types.COUNTED:
+                joined[split][key] += found[key]
+            joined[split]["shards"] += [{**shard, "path": _moved(shard, part, directory)} for shard in found["shards"]]
         texts = part.identity["validation"]["texts"]
         joined["validation"]["texts"] += [{**text, "path": _moved(text, part, directory)} for text in texts]
         if part.identity["source_recipe"].get("token_ids_field") is not None:
@@ -133,7 +136,12 @@ def _check_complete(parts: Sequence[PartManifest]) -> None:
             if (source, number) not in seen:
                 raise UserError(f"--parts must name all {num_parts} parts of {source}: part {number} is missing")
             _check_same_recipe(seen[source, 0], seen[source, number])
-        _check_same_list([seen[source, number] for number in range(num_parts)])
+        first = seen[source, 0]
+        for part in (seen[source, number] for number in range(num_parts)):
+            if part.record["list"] != first.record["list"]:  # some files would be missing
+                raise UserError(
+                    f"{first.path} and {part.path} were built from different file lists; rerun with -R tokenize"
+                )
 
 
 def _check_same_recipe(first: PartManifest, second: PartManifest) -> None:
@@ -144,15 +152,6 @@ def _check_same_recipe(first: PartManifest, second: PartManifest) -> None:
         raise UserError(
             f"{first.path} and {second.path} were filtered by different code of filters.custom; rerun with -R tokenize"
         )
-
-
-def _check_same_list(parts: Sequence[PartManifest]) -> None:
-    """Raise UserError if parts of a source are made from different lists: some files would be missing."""
-    for part in parts:
-        if part.record["list"] != parts[0].record["list"]:
-            raise UserError(
-                f"{parts[0].path} and {part.path} were built from different file lists; rerun with -R tokenize"
-            )
 
 
 def _place(part: PartManifest) -> tuple[str, int]:
@@ -204,14 +203,6 @@ def _empty() -> types.Split:
     return {"documents": 0, "tokens": 0, "text_bytes": 0, "shards": []}
 
 
-def _add(joined: types.Split, part: PartManifest, split: types.SplitName, directory: Path) -> None:
-    """Add a part's split to the source's."""
-    found = part.identity[split]
-    for key in types.COUNTED:
-        joined[key] += found[key]
-    joined["shards"] += [{**shard, "path": _moved(shard, part, directory)} for shard in found["shards"]]
-
-
 def _moved(file: types.PlacedFile, part: PartManifest, directory: Path) -> str:
     """Return the path of a part's file relative to the corpus."""
     return os.path.relpath(part.directory / file["path"], directory)
@@ -219,11 +210,7 @@ def _moved(file: types.PlacedFile, part: PartManifest, directory: Path) -> str:
 
 def _verify(parts: Sequence[PartManifest], receipt_path: Path) -> None:
     """Hash every payload file whose size and time are not in the receipt. Raises UserError if one changed."""
-    try:
-        receipt = files.read_json(receipt_path)
-    except UserError:  # missing or truncated: everything is hashed
-        receipt = None
-    receipt = receipt if isinstance(receipt, dict) else {}
+    receipt = files.read_cache(receipt_path)  # missing or truncated: everything is hashed
     payload = {
         part.directory / name: (part, described)
         for part in parts

@@ -22,7 +22,8 @@ from stages.lib.sources import filters, source
 
 def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> None:
     """Write the list."""
-    source.check_name(arguments.name)
+    if not recipe.NAME.fullmatch(arguments.name):
+        raise UserError(f"--name must be {recipe.NAME_IN_WORDS}, got {arguments.name!a:.200}")
     filtering = source_recipe.filters
     if (filtering.quality is None) != (arguments.classifier is None):
         expected = "name the manifest of stages.train_classifier" if filtering.quality else "be left out"

@@ -25,6 +25,9 @@ from stages.lib.huggingface import config_json
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
+from stages.lib.run_directory.run_identity import RunIdentity
+from stages.lib.tokens import loader
+from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.data_order import Mixture
 from stages.lib.tokens.fill_in_the_middle import MIN_TOKENS, FillInTheMiddleRecipe
 from stages.lib.tokens.packing import PACKINGS
@@ -33,8 +36,6 @@ from stages.lib.training.settings.options import add_options
 from stages.lib.training.settings.recipe import InitialRecipe, TrainRecipe
 
 if TYPE_CHECKING:
-    from stages.lib.tokens.corpus import Corpus
-    from stages.lib.tokens.loader import Order
     from stages.lib.training.initial import Initial
     from stages.lib.training.trainer import TrainingData
 
@@ -123,9 +124,6 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
-    from stages.lib.run_directory.run_identity import RunIdentity
-    from stages.lib.tokens import loader
-    from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.run import train_to_milestone
     from stages.lib.training.trainer import Run
 
@@ -151,7 +149,6 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
 
 
 def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corpus) -> Initial | None:
-    from stages.lib.tokens import loader
     from stages.lib.training.initial import Initial
 
     if arguments.initial is None and recipe.initial is None:
@@ -172,8 +169,7 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
     return initial
 
 
-def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingData:
-    from stages.lib.tokens import loader
+def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: loader.Order) -> TrainingData:
     from stages.lib.training import validation
     from stages.lib.training.trainer import TrainingData
 

@@ -52,19 +52,15 @@ def scores_of(evaluations: Sequence[Path], recipe: BestRecipe) -> dict[str, floa
             value = metrics[recipe.metric]["value"] if recipe.metric in metrics else None
             if value is not None and recipe.task in (None, task):
                 found[run_name][f"{suite}/{task}"] = value
-    _check_same(found, recipe, {path.absolute().parents[2].name for path in evaluations}, known)
-    return {run_name: fmean(values.values()) for run_name, values in found.items()}
-
-
-def _check_same(found: Mapping[str, Mapping[str, float]], recipe: BestRecipe, runs: set[str], known: set[str]) -> None:
     wanted = f"{recipe.metric} of {recipe.task}" if recipe.task else recipe.metric
     if not found:
         listed = ", ".join(sorted(known)) or "none"
         raise UserError(f"best must name a metric and task of the runs' scores ({listed}), got {wanted}")
     tasks = {task for values in found.values() for task in values}
-    for run_name in sorted(runs):
+    for run_name in sorted({path.absolute().parents[2].name for path in evaluations}):
         if missing := sorted(tasks - found.get(run_name, {}).keys()):
             raise UserError(f"best compares {wanted}, and run {run_name} has no such score of {missing[0]}")
+    return {run_name: fmean(values.values()) for run_name, values in found.items()}
 
 
 def best_of(scores: Mapping[str, float], mode: str) -> str:

@@ -26,21 +26,24 @@ import numpy as np
 from stages.lib import files, manifest, stage
 from stages.lib import manifest_types as types
 from stages.lib import recipe as recipes
+from stages.lib.contamination.items import read_items
+from stages.lib.contamination.ngram_index import NgramIndex, without
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import ListManifest
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, duplicates, source
-from stages.lib.sources.documents import FilterCounts
-from stages.lib.sources.entries import TRAIN, VALIDATION
+from stages.lib.sources.documents import Entry, FilterCounts
+from stages.lib.sources.entries import TRAIN, VALIDATION, Document
+from stages.lib.tokenizer import fast
+from stages.lib.tokenizer.fast import Encoder
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens import bos_eos, pretokenized
+from stages.lib.tokens.pretokenized import Padding, PretokenizedCheck
 
 if TYPE_CHECKING:
-    from stages.lib.sources.documents import Entry
-    from stages.lib.sources.entries import Document
-    from stages.lib.tokenizer.fast import Encoder
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.pretokenized import PretokenizedCheck
     from stages.lib.tokens.shards import Writer
+
 
 KEPT, TEXTS = "manifest.json", "validation.jsonl"
 ENCODE_BYTES = 1 << 20  # text that is encoded at once: bounds memory, and makes the cost of a call negligible
@@ -83,10 +86,6 @@ class TokenizeRecipe:
 
 def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     """Make the part, unless it is up to date."""
-    from stages.lib.tokenizer import fast
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.pretokenized import Padding, PretokenizedCheck
-
     clock = manifest.Clock(arguments.code)
     part = documents.Part(arguments.list, arguments.part, recipe.parts)
     listed, name = part.listed, part.name
@@ -171,10 +170,6 @@ def _contaminated(
 
     `paths`: the manifests of list_items. Raises UserError unless they are those of the recipe's suites.
     """
-    from stages.lib.contamination.items import read_items
-    from stages.lib.contamination.ngram_index import NgramIndex, without
-    from stages.lib.tokens import pretokenized
-
     items, digests = read_items(paths, recipe.decontaminate)
     if not recipe.decontaminate:
         return iter
@@ -255,7 +250,6 @@ def _make(
 
 
 def _split_identity(written: Sequence[types.Shard], directory: str) -> types.Split:
-    """Return the manifest's entry of a split."""
     return {
         "documents": sum(shard["documents"] for shard in written),
         "tokens": sum(shard["tokens"] for shard in written),
@@ -274,8 +268,6 @@ def _add(
     texts: IO[str],
 ) -> None:
     """Encode documents and add them to the shards of their splits; the text of validation documents to `texts`."""
-    from stages.lib.tokens import bos_eos, pretokenized
-
     batch = [pretokenized.with_text(document, tokenizer) for document in batch]
     for document in batch:
         check.look(document)

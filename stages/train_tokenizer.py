@@ -24,7 +24,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
@@ -39,9 +38,6 @@ from stages.lib.sources.entries import TRAIN
 from stages.lib.tokenizer import custom
 from stages.lib.tokenizer import tokenizer as tokenizers
 from stages.lib.tokenizer.tokenizer import SENTINELS
-
-if TYPE_CHECKING:
-    pass
 
 UNK, BOS, EOS = 0, 1, 2
 SENTENCE_BYTES = 4192  # SentencePiece's own limit: it drops longer sentences silently

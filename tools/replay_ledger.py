@@ -33,7 +33,7 @@ from stages.lib.tokens.loader import Samples
 
 if TYPE_CHECKING:
     from stages.lib.tokens.packing import Layout
-    from stages.lib.tuning.mixed_samples import MixedSamples, RowLayout
+    from stages.lib.tuning.tuning_samples import MixedSamples, RowLayout
 
 
 SHOWN = 20

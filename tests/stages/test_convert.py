@@ -20,10 +20,10 @@ from stages.lib.huggingface import export
 from stages.lib.log import logger
 from stages.lib.parity import tokenizer_parity
 from stages.lib.parity.parity import ParityError
+from stages.lib.sources.examples import Conversation
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
 from stages.lib.tuning.encoded_examples import ExampleEncoder
-from stages.lib.tuning.records import Conversation
 from tests.helpers import export_fixtures
 from tests.helpers.data_fixtures import lines_listed, make, tokenized, trained
 from tests.helpers.export_fixtures import argv_of, copied

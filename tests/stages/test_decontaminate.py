@@ -9,7 +9,7 @@ import pytest
 from stages import find_overlaps, tokenize
 from stages import index as indexing
 from stages.lib import manifest
-from stages.lib.contamination import overlaps
+from stages.lib.contamination import items
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.contamination_fixtures import source_of, write_items
 from tests.helpers.data_fixtures import listed, make, refused, texts, trained
@@ -63,7 +63,7 @@ def test_the_search_of_such_a_part_finds_nothing(place, tmp_path):
         options = {"items": place["root"] / "suites/mine/items.json", "part": part}
         options |= {"tokenizer": place["root"] / "tokenizers/main/manifest.json"}
         made = make(find_overlaps, **options, output=tmp_path / f"overlaps/{name}.json")
-        rows = overlaps.read(manifest.read(made))
+        rows = items.read_rows(manifest.read(made))
         assert len(rows) == expected
 
 

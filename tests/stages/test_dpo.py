@@ -13,13 +13,13 @@ from stages.finetune import FinetuneRecipe
 from stages.lib import manifest
 from stages.lib.checkpoints import find_model
 from stages.lib.model.loss import IGNORED
+from stages.lib.sources.examples import read_preferences
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.training import run as training_run
 from stages.lib.training.objectives import dpo as dpo_module
 from stages.lib.training.objectives.dpo import Dpo, sequence_log_probs
 from stages.lib.training.settings.recipe import DpoRecipe
-from stages.lib.tuning.records import read_preferences
-from stages.lib.tuning.tuning_data import PreferenceSources
+from stages.lib.tuning.tuning_sources import TuningSources
 from tests.helpers import gradients, training
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.training import (
@@ -101,7 +101,7 @@ def samples_of(made, seq_len=SEQ_LEN):
     source = read_preferences(made / "sources/choices/list.json")
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
     recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
-    return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, lambda _: 2000).samples
+    return TuningSources(sources={"choices": source}).data(tokenizer, True, recipe, lambda _: 2000).samples
 
 
 def base_model(made, dtype=torch.float64):

@@ -10,10 +10,10 @@ import pytest
 from stages.lib import manifest
 from stages.lib.chat import template as chat_template
 from stages.lib.chat.template import ChatTemplate
+from stages.lib.sources.examples import read_preferences
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
 from stages.lib.tuning import preference_samples
 from stages.lib.tuning.encoded_examples import ExampleEncoder
-from stages.lib.tuning.records import read_preferences
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.training import milestone, steps_of
 from tests.stages import test_finetune

@@ -7,10 +7,10 @@ import torch
 from stages.lib.chat import template as chat_templates
 from stages.lib.chat.template import ChatTemplate
 from stages.lib.checkpoints import find_model
+from stages.lib.sources.examples import Conversation
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
 from stages.lib.training.objectives.objective import NextToken
 from stages.lib.tuning.encoded_examples import ExampleEncoder
-from stages.lib.tuning.records import Conversation
 from stages.lib.tuning.tuning_samples import TuningSamples, separator
 from tests.helpers import evaluations, gradients
 

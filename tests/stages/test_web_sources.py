@@ -1,5 +1,6 @@
 """Pages of the web as sources: WARC, WET and HTML files, damaged ones and bombs among them."""
 
+import contextlib
 import gzip
 import json
 import zlib
@@ -299,7 +300,7 @@ def test_no_page_crashes_the_process_or_takes_long(tmp_path, monkeypatch):
 def test_a_parser_that_crashes_is_a_malformed_page(tmp_path, monkeypatch):
     script = tmp_path / "crash.py"
     script.write_text("import marshal, os, sys; marshal.load(sys.stdin.buffer); os.kill(os.getpid(), 11)")
-    with html_text.Extractor() as extractor:
+    with contextlib.closing(html_text.Extractor()) as extractor:
         monkeypatch.setattr(html_text, "__file__", str(script))
         with pytest.raises(ValueError, match="HTML that ends its parser by signal 11"):
             extractor.extract(b"<p>x</p>", None)

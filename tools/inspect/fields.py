@@ -12,8 +12,8 @@ from stages.lib.render.numbers import several
 from stages.lib.render.table import Table
 from stages.lib.sources import storage
 from stages.lib.sources.kinds import lines
-from stages.lib.sources.kinds.example_kinds import PARQUET
 from stages.lib.sources.kinds.registry import kind_of
+from stages.lib.sources.kinds.tables import PARQUET
 from tools.inspect import terminal
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from stages.lib.sources.entries import VALIDATION, Document
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.space import amount
-from stages.lib.tuning import records
 from tools.inspect import fields, sampling, terminal
 from tools.inspect.sampling import Place
 from tools.inspect.terminal import share
@@ -224,7 +223,7 @@ class Reading:
             for pair in examples.pairs(recipe, names):
                 yield PairDocument(pair.id, pair.prompt + pair.completion, pair.split, prompt=len(pair.prompt))
         elif word == "conversation":
-            for record in records.chat_records(recipe, names):
+            for record in examples.chats(recipe, names):
                 turns = (f"{message['role']}: {message.get('content', '')}" for message in record.messages)
                 yield Document(record.id, "\n".join(turns), record.split)
         else:

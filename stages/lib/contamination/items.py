@@ -11,7 +11,7 @@ from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import ItemsManifest
+from stages.lib.manifest import ItemsManifest, Manifest
 
 
 def read_items(paths: Sequence[Path], suites: Sequence[str]) -> tuple[list[Item], dict[str, str]]:
@@ -47,6 +47,13 @@ def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
             packed.write(json.dumps(row, ensure_ascii=False).encode(errors="replace") + b"\n")
 
 
+def read_rows(made: Manifest[Any, Any]) -> list[dict[str, Any]]:
+    """Read the rows in the one output of a manifest. Raises UserError if they changed since it was written."""
+    ((name, described),) = made.identity["outputs"].items()
+    manifest.check_content(made.directory / name, described, made.path)
+    return read_lines(made.directory / name)
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read compressed JSON lines. Raises UserError if the file is damaged."""
     try:
@@ -63,7 +70,5 @@ def write(directory: Path, items: Iterable[Item]) -> None:
 
 
 def read(listed: ItemsManifest) -> list[Item]:
-    """Read the items of a manifest of stages.list_items. Raises UserError if they changed since it was written."""
-    (name,) = listed.identity["outputs"]
-    manifest.check_content(listed.directory / name, listed.identity["outputs"][name], listed.path)
-    return [Item(**row) for row in read_lines(listed.directory / name)]
+    """Read the items of a manifest of stages.list_items; errors as of `read_rows`."""
+    return [Item(**row) for row in read_rows(listed)]

@@ -11,8 +11,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -156,14 +155,6 @@ LABEL = re.compile(r"\s*\w[\w ]{0,20}:\s")
 Key = TypeVar("Key")
 
 
-@dataclass(frozen=True)
-class Hits(Generic[Key]):
-    """n-grams found in a batch of text: `ngrams` [hits], their numbers, and `keys` [hits], the documents' keys."""
-
-    ngrams: np.ndarray
-    keys: list[Key]
-
-
 def short_lines(text: str, n: int) -> Iterator[list[str]]:
     """Yield the words of each line with SHORTEST to n - 1 of them, without its label, unless it is the whole text."""
     whole = words_of(text)
@@ -187,7 +178,10 @@ class NgramIndex:
         self._vocabulary: dict[str, int] = {}
         pieces = [(number, words_of(clean(item.text))) for number, item in enumerate(items)]
         pieces += [(number, words) for number, item in enumerate(items) for words in short_lines(clean(item.text), n)]
-        texts = [self._learn(words) for _, words in pieces]
+        numbers = self._vocabulary
+        texts = [
+            np.array([numbers.setdefault(word, len(numbers) + 1) for word in words], np.int32) for _, words in pieces
+        ]
         self._values = np.random.Generator(np.random.PCG64(0)).integers(
             1 << 64, size=len(self._vocabulary) + 1, dtype=np.uint64
         )
@@ -197,8 +191,9 @@ class NgramIndex:
         self._firsts: list[int] = []  # the number of each table's first n-gram
         self.num_ngrams = 0
         self._of_piece = [np.empty(0, np.int64)] * len(pieces)
-        lengths = np.array([self._length(len(text)) for text in texts], np.int64)
-        for length in np.unique(lengths[lengths > 0]).tolist():
+        # the words of each piece's n-grams; one that is too short has none
+        lengths = np.array([min(len(text), n) for text in texts], np.int64)
+        for length in np.unique(lengths[lengths >= min(n, SHORTEST)]).tolist():
             self._add_table(np.flatnonzero(lengths == length), texts, ends, length)
         of_item: list[list[np.ndarray]] = [[] for _ in items]
         for (number, _), ngrams in zip(pieces, self._of_piece, strict=True):
@@ -207,16 +202,6 @@ class NgramIndex:
         self._drop_templates([item.task for item in items])
         self._of_some_item = np.zeros(self.num_ngrams, bool)
         self._of_some_item[np.concatenate([np.empty(0, np.int64), *self.of_item])] = True
-
-    def _learn(self, words: Sequence[str]) -> np.ndarray:
-        numbers = self._vocabulary
-        return np.array([numbers.setdefault(word, len(numbers) + 1) for word in words], np.int32)
-
-    def _length(self, num_words: int) -> int:
-        """Return the words of an n-gram of an item: 0 if it is too short to be checked."""
-        if num_words >= self.n:
-            return self.n
-        return num_words if num_words >= SHORTEST else 0
 
     def _add_table(self, chosen: np.ndarray, texts: Sequence[np.ndarray], ends: np.ndarray, length: int) -> None:
         """Add the n-grams of the pieces `chosen`, which all have n-grams of `length` words."""
@@ -244,8 +229,11 @@ class NgramIndex:
                 for item in own:
                     self.of_item[item] = self.of_item[item][~np.isin(self.of_item[item], template)]
 
-    def search(self, documents: Iterable[tuple[Key, str]]) -> Iterator[Hits[Key]]:
-        """Yield the n-grams in documents, given as (key, text), in bounded memory. A hit may be repeated."""
+    def search(self, documents: Iterable[tuple[Key, str]]) -> Iterator[tuple[np.ndarray, list[Key]]]:
+        """Yield (numbers of n-grams, keys of the documents that hold them) in documents, given as (key, text).
+
+        Both have an entry per hit, which may be repeated. Memory is bounded.
+        """
         for ids, keys, begins in self._batches(documents):
             values = self._values[ids]
             for table, first in zip(self.tables, self._firsts, strict=True):
@@ -254,7 +242,7 @@ class NgramIndex:
                 rows, places = rows[wanted], places[wanted]
                 if len(rows):
                     owners: np.ndarray = np.searchsorted(begins, places, side="right") - 1  # type: ignore[assignment]
-                    yield Hits(first + rows, [keys[owner] for owner in owners.tolist()])
+                    yield first + rows, [keys[owner] for owner in owners.tolist()]
 
     def _batches(self, documents: Iterable[tuple[Key, str]]) -> Iterator[tuple[np.ndarray, list[Key], list[int]]]:
         """Yield (words as numbers, keys of the documents among them, the place at which each begins)."""
@@ -293,6 +281,6 @@ def without(found: Iterable[Entry], index: NgramIndex, text_of: Callable[[Docume
             for number, entry in enumerate(batch)
             if isinstance(entry, Document) and entry.split == TRAIN
         )
-        contaminated = {number for hits in index.search(training) for number in hits.keys}
+        contaminated = {number for _, numbers in index.search(training) for number in numbers}
         for number, entry in enumerate(batch):
             yield Filtered(entry.id, REASON, entry.text or "") if number in contaminated else entry

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib import manifest
-from stages.lib.contamination.items import Item, read_lines
+from stages.lib.contamination.items import Item
 from stages.lib.contamination.ngram_index import NgramIndex
 from stages.lib.contamination.rules import RULES, ContaminationRecipe
-from stages.lib.manifest import OverlapsManifest
 from stages.lib.manifest_types import ContaminatedItems
 
 Row = dict[str, Any]
@@ -22,9 +20,9 @@ Row = dict[str, Any]
 def search(index: NgramIndex, documents: Iterable[tuple[int, str]]) -> np.ndarray:
     """Return for each n-gram of the index the first document that holds it, -1 without one: int64 [n-grams]."""
     first = np.full(index.num_ngrams, -1, np.int64)
-    for hits in index.search(documents):
-        ngrams, at = np.unique(hits.ngrams, return_index=True)
-        keys = np.array(hits.keys, np.int64)[at]
+    for hits, of_hits in index.search(documents):
+        ngrams, at = np.unique(hits, return_index=True)
+        keys = np.array(of_hits, np.int64)[at]
         new = first[ngrams] < 0
         first[ngrams[new]] = keys[new]
     return first
@@ -50,13 +48,6 @@ def counts_of(items: Sequence[Item], index: NgramIndex) -> dict[str, dict[str, i
         of_task["n"] += 1
         of_task["unchecked"] += not len(ngrams)
     return counts
-
-
-def read(part: OverlapsManifest) -> list[Row]:
-    """Read the rows of a manifest of stages.find_overlaps. Raises UserError if they changed since it was written."""
-    (name,) = part.identity["outputs"]
-    manifest.check_content(part.directory / name, part.identity["outputs"][name], part.path)
-    return read_lines(part.directory / name)
 
 
 def merged(parts: Iterable[Iterable[Row]], recipe: ContaminationRecipe) -> list[Row]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.lib import manifest
-from stages.lib.contamination.items import read_lines
+from stages.lib.contamination.items import read_rows
 from stages.lib.manifest import ContaminationManifest
 from stages.lib.recipe import identity
 
@@ -31,11 +30,9 @@ def doc_ids(made: ContaminationManifest) -> dict[str, set[int]]:
     Raises UserError if the file changed since the manifest was written.
     """
     ids: dict[str, set[int]] = {task: set() for task in made.identity["results"]}
-    for name, described in made.identity["outputs"].items():
-        manifest.check_content(made.directory / name, described, made.path)
-        for row in read_lines(made.directory / name):
-            if row["contaminated"]:
-                ids[row["task"]].add(row["doc_id"])
+    for row in read_rows(made):
+        if row["contaminated"]:
+            ids[row["task"]].add(row["doc_id"])
     return ids
 
 

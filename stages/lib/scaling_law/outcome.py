@@ -9,6 +9,7 @@ from stages.lib.manifest import ModelManifest, PredictionManifest
 from stages.lib.scaling_law.rungs import NAMES, weighted
 
 Row = dict[str, Any]
+HELD_OUT = {"leave_one_out": "leaving out each point", "largest_out": "leaving out the largest size"}
 
 
 def measured(prediction: PredictionManifest, models: Mapping[tuple[str, int], ModelManifest]) -> dict[str, float]:
@@ -67,7 +68,10 @@ def text(predictions: Sequence[PredictionManifest], models: Mapping[tuple[str, i
         lines.append(f"Ladder {prediction.path.stem}: {target}, from {number} smaller models")
         lines.append(f"  {registered(prediction, models)}")
         for row in rows(prediction, measured(prediction, models)):
-            lines += [f"  {sentence(row)}", *(f"    {words}" for words in held_out_words(row))]
+            lines.append(f"  {sentence(row)}")
+            errors = [f"{error:.2%} {HELD_OUT[name]}" for name, error in row["held_out"].items() if error is not None]
+            if errors:
+                lines.append(f"    the law of the other points is off by {', '.join(errors)}")
     return lines
 
 
@@ -80,15 +84,6 @@ def registered(prediction: PredictionManifest, models: Mapping[tuple[str, int], 
         if target is None
         else f"{text}; the target's last job began {target.record.get('started', 'at an unknown time')}"
     )
-
-
-HELD_OUT = {"leave_one_out": "leaving out each point", "largest_out": "leaving out the largest size"}
-
-
-def held_out_words(row: Row) -> list[str]:
-    """Return how far off the law is from points that it was not fitted to, in a list of one sentence; [] if unknown."""
-    errors = [f"{error:.2%} {HELD_OUT[name]}" for name, error in row["held_out"].items() if error is not None]
-    return [f"the law of the other points is off by {', '.join(errors)}"] if errors else []
 
 
 def figure(prediction: PredictionManifest, found: Mapping[str, float]) -> dict[str, Any]:

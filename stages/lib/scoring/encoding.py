@@ -12,12 +12,12 @@ from lm_eval.api.model import TemplateLM
 from stages.lib.chat.template import guarded_transformers
 from stages.lib.errors import UserError
 from stages.lib.scoring import loglikelihood
+from stages.lib.scoring.loglikelihood import Ids
+from stages.lib.tokenizer.prompt_tokenizer import first_token
 from stages.lib.tokenizer.tokenizer import library_errors
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
-
-    from stages.lib.scoring.loglikelihood import Ids
 
 
 class TaskError(UserError):
@@ -33,7 +33,7 @@ def prefix_of(tokenizer: Mapping[str, Any]) -> int:
 
     `tokenizer`: as of a ScoredModel.
     """
-    return tokenizer.get("prefix", tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"])
+    return tokenizer.get("prefix", first_token(tokenizer))
 
 
 class Encoding(TemplateLM):

@@ -225,7 +225,8 @@ def evaluate(
     # the first process writes the results: the others need no bootstrap, which uses all cores
     iterations = {} if collectives.is_first_rank() else {"bootstrap_iters": 0}
     try:
-        with _without_progress_bars(), _as_first_process():
+        # without the harness's progress bars, one per task and kind of request: the model has one over batches
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), _as_first_process():
             found = simple_evaluate(
                 model=model, tasks=[task], task_manager=manager, **iterations, **dict.fromkeys(seeds, seed), **options
             )
@@ -282,13 +283,6 @@ def _place_in_task(error: Exception) -> str | None:
 def _members(task: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the tasks of a group, and of the groups in it; a task is its own."""
     return [member for name in groups[task] for member in _members(name, groups)] if groups.get(task) else [task]
-
-
-@contextlib.contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    """Hide the harness's, one per task and kind of request; the model has one over batches."""
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        yield
 
 
 @contextlib.contextmanager

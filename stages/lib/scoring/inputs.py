@@ -10,7 +10,7 @@ from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import CorpusManifest, ExportManifest
+from stages.lib.manifest import ExportManifest
 from stages.lib.scoring import task_code
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources import examples
@@ -24,13 +24,6 @@ READERS = ("json", "csv", "parquet", "arrow", "text", "pandas", "xml", "webdatas
 def kept_manifest(output: Path) -> Path:
     """Return the path of the copy of a suite's manifest `output`, which stages.evaluate keeps beside its tasks."""
     return output.with_suffix("") / "manifest.json"
-
-
-def check_export(export: ExportManifest, corpus: CorpusManifest) -> None:
-    """Raise UserError unless the export passed its parity check, is unchanged, and belongs to the corpus."""
-    check_unchanged(export)
-    if export.identity["corpus"] != corpus.digest:
-        raise UserError(f"--export {export.path} was trained on a different corpus than --corpus {corpus.path}")
 
 
 def check_unchanged(export: ExportManifest) -> None:

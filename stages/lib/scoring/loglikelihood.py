@@ -115,7 +115,13 @@ def score(model: Any, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
         inputs |= {"attention_mask": _mask(segments.to(device)), "position_ids": positions.to(device)}
     places = torch.tensor(at_row, device=device), torch.tensor(at_column, device=device)
     values, greedy = _at(model, inputs, places, torch.tensor(targets, device=device))
-    return dict(_by_continuation(rows, values, greedy))
+    scores, at = {}, 0
+    for row in rows:
+        for continuation in row.continuations:
+            own = slice(at, at + len(continuation))
+            scores[row.context, continuation] = Score(float(values[own].sum()), bool(greedy[own].all()))
+            at += len(continuation)
+    return scores
 
 
 def _mask(segments: torch.Tensor) -> torch.Tensor:
@@ -139,14 +145,3 @@ def _at(
         greedy.append(logits.argmax(-1) == expected)
         values.append(logits.log_softmax(-1).gather(-1, expected[:, None])[:, 0].double())
     return torch.cat(values).cpu(), torch.cat(greedy).cpu()
-
-
-def _by_continuation(
-    rows: Sequence[Row], values: torch.Tensor, greedy: torch.Tensor
-) -> Iterator[tuple[tuple[Ids, Ids], Score]]:
-    at = 0
-    for row in rows:
-        for continuation in row.continuations:
-            own = slice(at, at + len(continuation))
-            yield (row.context, continuation), Score(float(values[own].sum()), bool(greedy[own].all()))
-            at += len(continuation)

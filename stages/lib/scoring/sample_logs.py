@@ -31,7 +31,6 @@ from stages.lib.scoring.aggregations import DocumentScores, document_scores
 if TYPE_CHECKING:
     from stages.lib.scoring.harness import Scored
 
-
 DIRECTORY = "samples"
 SUFFIX = ".jsonl.gz"
 
@@ -243,10 +242,6 @@ class KeptScores:
         if not merged["exchanged_contexts"]:
             del merged["exchanged_contexts"]
         return merged
-
-    def delete(self) -> None:
-        """Delete the file, whose content the suite's manifest has."""
-        self.path.unlink(missing_ok=True)
 
 
 def read_kept(directory: Path, keys: Mapping[str, str]) -> KeptScores:

@@ -57,7 +57,9 @@ class ScoredModel:
 def of_export(path: Path, corpus: CorpusManifest) -> ScoredModel:
     """Return the model of an export. Raises UserError unless it passed its parity check and is of the corpus."""
     export = manifest.read(path, "convert")
-    inputs.check_export(export, corpus)
+    inputs.check_unchanged(export)
+    if export.identity["corpus"] != corpus.digest:
+        raise UserError(f"--export {export.path} was trained on a different corpus than --corpus {corpus.path}")
     known: ScoredIdentity = {
         "export": export.digest,
         "step": export.identity["step"],

@@ -14,6 +14,8 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
 from stages.lib.scoring import harness, task_code
+from stages.lib.scoring.sample_logs import KeptScores
+from stages.lib.scoring.scored_model import ScoredModel
 from stages.lib.scoring.task_code import Trust
 from stages.lib.scoring.tasks import local_tasks
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
     from stages.lib.scoring.encoding import Encoding
-    from stages.lib.scoring.sample_logs import KeptScores
-    from stages.lib.scoring.scored_model import ScoredModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +130,9 @@ class EvaluateRecipe:
             raise UserError(
                 f"{where}.backend must be transformers for {generating[0]}, which reads where EOS ends a text, got vllm"
             )
-        if self.include_path is not None and not Path(self.include_path).is_dir():
-            raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
         if self.include_path is not None:
+            if not Path(self.include_path).is_dir():
+                raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
             task_code.check(Path(self.include_path), Trust(trusted=self.trust_task_code))
 
 

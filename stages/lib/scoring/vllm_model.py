@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,9 +23,6 @@ try:
     from lm_eval.models.vllm_causallms import VLLM
 except ImportError as error:
     raise UserError(f"evaluate.backend: vllm needs an installed vLLM, which cannot be imported: {error}") from None
-
-if TYPE_CHECKING:
-    pass
 
 BEHIND = 2
 """Places that an input of log-likelihoods needs: for its last token, which is only predicted, and one generated."""

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.sources import shingles
+from stages.lib.sources.entries import grouped
 
-if TYPE_CHECKING:  # the workflow reads the recipes of filters, and may run without packages
-    import numpy as np
+if TYPE_CHECKING:  # the workflow reads the recipes of filters, and may run without this package
     import scipy.sparse
 
 WEIGHTS = "weights.safetensors"
@@ -36,39 +39,19 @@ class Classifier:
 
     def scores(self, texts: Sequence[str]) -> np.ndarray:
         """Return the probability of the good class for each text, float64 [texts]."""
-        import numpy as np
-
-        sums = np.zeros(len(texts))
-        for first, batch in _batches(texts):
+        means = [np.empty(0)]
+        for batch in grouped(texts, len, shingles.AT_ONCE):
             total, number = np.zeros(len(batch)), np.zeros(len(batch), np.int64)
             for features, counts in ngrams_of(batch, self.ngram_words, len(self.weight)):
                 owners = np.repeat(np.arange(len(batch)), counts)
                 total += np.bincount(owners, weights=self.weight[features], minlength=len(batch))
                 number += counts
-            sums[first : first + len(batch)] = total / np.sqrt(np.maximum(1, number))
-        return 1 / (1 + np.exp(-(sums + self.bias)))
-
-
-def _batches(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield (number of the first, texts) of batches that are worth computing together."""
-    from stages.lib.sources import shingles
-
-    first = size = 0
-    for number, text in enumerate(texts):
-        if size and size + len(text) > shingles.AT_ONCE:
-            yield first, texts[first:number]
-            first, size = number, 0
-        size += len(text)
-    if first < len(texts):
-        yield first, texts[first:]
+            means.append(total / np.sqrt(np.maximum(1, number)))
+        return 1 / (1 + np.exp(-(np.concatenate(means) + self.bias)))
 
 
 def ngrams_of(texts: Sequence[str], ngram_words: int, num_features: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield for each length of n-grams (features of the n-grams of all texts in order [N], their number per text)."""
-    import numpy as np
-
-    from stages.lib.sources import shingles
-
     words, counts = shingles.words_of(texts)
     for length in range(1, ngram_words + 1):
         found, numbered = shingles.shingles_of(words, counts, length)
@@ -77,11 +60,10 @@ def ngrams_of(texts: Sequence[str], ngram_words: int, num_features: int) -> Iter
 
 def matrix_of(texts: Sequence[str], ngram_words: int, num_features: int) -> scipy.sparse.csr_matrix:
     """Return the features of texts as `Classifier` weights them, float32 [texts, num_features]."""
-    import numpy as np
     import scipy.sparse
 
     rows = []
-    for _, batch in _batches(texts):
+    for batch in grouped(texts, len, shingles.AT_ONCE):
         matrix = scipy.sparse.csr_matrix((len(batch), num_features), dtype=np.float32)
         number = np.zeros(len(batch), np.int64)
         for features, counts in ngrams_of(batch, ngram_words, num_features):
@@ -97,8 +79,6 @@ def matrix_of(texts: Sequence[str], ngram_words: int, num_features: int) -> scip
 
 def drawn(texts: Sequence[str], key: str = "sample") -> np.ndarray:
     """Return a number in [0, 1) for each text, float64 [texts]: uniform over texts, the same for the same text."""
-    import numpy as np
-
     hashes = (hashlib.sha256(f"{key}/{text}".encode(errors="surrogatepass")).digest() for text in texts)
     return np.fromiter((int.from_bytes(found[:8], "big") >> 11 for found in hashes), float, len(texts)) / 2**53
 
@@ -128,7 +108,6 @@ def load(path: Path, digest: str) -> Classifier:
 
 def save(model: Classifier, path: Path) -> None:
     """Write the weights of a model."""
-    import numpy as np
     import safetensors.numpy
 
     with files.atomic(path) as file:

@@ -10,21 +10,18 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest_types import Count, NumberedPart
-from stages.lib.sources import filters, masks, source
-from stages.lib.sources.entries import Document, Filtered, Malformed
+from stages.lib.sources import filters, masks, source, spans
+from stages.lib.sources.entries import Document, Filtered, Malformed, grouped
+from stages.lib.sources.filters import FilterRecipe
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
-
-if TYPE_CHECKING:
-    from stages.lib.sources.filters import FilterRecipe
-    from stages.lib.sources.source import SourceRecipe
-    from stages.lib.sources.spans import Span
-    from stages.lib.sources.storage import Status
-
+from stages.lib.sources.source import SourceRecipe
+from stages.lib.sources.spans import Span
+from stages.lib.sources.storage import Status
 
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200  # per reason
 CHECKED_EVERY = 10_000  # records after which reading stops if most of them are malformed
@@ -195,12 +192,13 @@ class Part:
         self._chosen = source.spans_of_part(self.recipe, self.listed.identity["files"], part, parts)
         self._before = source.states_of(self.recipe, self.listed, self._chosen)
         self.filter_code = filters.code_of(self.recipe.filters)
+        inputs = spans.whole(self._every_name) if kind_of(self.recipe).needs_every_file else self._chosen
         self.identity: NumberedPart = {
             "source": self.name,
             "source_recipe": self.listed.identity["recipe"],
             "part": part,
             "parts": parts,
-            "inputs": source.inputs_of_part(self.recipe, self.listed, self._chosen),
+            "inputs": source.described_inputs(self.recipe, self.listed, inputs),
             **self.filter_code,
         }
 
@@ -256,14 +254,9 @@ def batched(entries: Iterable[AnyEntry], size: int) -> Iterator[list[AnyEntry]]:
     """Yield lists of entries, in order, each of about `size` characters of text or bytes of ids (more if
     one document has more).
     """
-    batch: list[AnyEntry] = []
-    held = 0
-    for entry in entries:
-        batch.append(entry)
+
+    def size_of(entry: AnyEntry) -> int:
         ids = getattr(entry, "ids", None)
-        held += RECORD_BYTES + (len(entry.text or "") if ids is None else ids.nbytes)
-        if held >= size:
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
+        return RECORD_BYTES + (len(entry.text or "") if ids is None else ids.nbytes)
+
+    return grouped(entries, size_of, size)

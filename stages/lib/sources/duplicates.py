@@ -135,8 +135,10 @@ def entry_of_part(
 
 def hash_of(document: Document) -> bytes:
     """Return the hash of a document's text or ids, 16 bytes."""
+    import xxhash
+
     if document.ids is not None:
-        return of_ids(document.ids)
+        return xxhash.xxh3_128_digest(document.ids.astype("<i8").tobytes())
     assert document.text is not None
     return of_text(document.text)
 
@@ -157,13 +159,6 @@ def of_text(text: str) -> bytes:
         else:
             ends_in_space = True
     return hashing.digest()
-
-
-def of_ids(ids: np.ndarray) -> bytes:
-    """Return the hash of token ids, 16 bytes."""
-    import xxhash
-
-    return xxhash.xxh3_128_digest(ids.astype("<i8").tobytes())
 
 
 def repeated(

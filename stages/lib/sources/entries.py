@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
+
+import numpy as np
 
 from stages.lib.manifest_types import SplitName
 
-if TYPE_CHECKING:
-    import numpy as np
-
+T = TypeVar("T")
 
 TRAIN: Final = "train"
 VALIDATION: Final = "validation"
@@ -77,3 +77,17 @@ def field_of(record: Mapping[str, Any], name: str, *default: Any) -> Any:
     if default:
         return default[0]
     raise KeyError(name)
+
+
+def grouped(items: Iterable[T], size_of: Callable[[T], int], size: int) -> Iterator[list[T]]:
+    """Yield lists of items, in order, each of at least `size` together but the last."""
+    group: list[T] = []
+    held = 0
+    for item in items:
+        group.append(item)
+        held += size_of(item)
+        if held >= size:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group

@@ -1,38 +1,90 @@
-"""The examples of a source that stages.list lists: what a model is fine-tuned on, all of it in memory."""
+"""The examples of a source that stages.list lists, on which a model is fine-tuned, all of them in memory.
+
+They are documents, pairs of a prompt and its completion, conversations, or preferences.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from stages.lib.chat import messages
+from stages.lib.chat.messages import Message
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources import documents, filters, source, spans, storage
-from stages.lib.sources.entries import TRAIN, VALIDATION, split_of
-from stages.lib.sources.kinds.registry import PROMPT_COMPLETION_KINDS, kind_of
+from stages.lib.sources.documents import FilterCounts
+from stages.lib.sources.entries import TRAIN, VALIDATION, Document, split_of
+from stages.lib.sources.kinds import registry
+from stages.lib.sources.kinds.kind import Text
+from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 
 FILTERED_AT_ONCE = 1000  # examples
 
 
-class Example(Protocol):
-    """One unit of fine-tuning data. `id`: its place in the source. `split`: train or validation."""
+@dataclass(frozen=True)
+class Pair:
+    """A prompt and its completion. `id`: unique in the source. `split`: train or validation.
+
+    `document`: the key by which it is split, by default its id; pairs with the same are not independent.
+    """
+
+    id: str
+    prompt: str
+    completion: str
+    split: str
+    document: str = ""
 
     @property
-    def id(self) -> str: ...  # noqa: D102
+    def text(self) -> str:
+        """The text that filters measure."""
+        return self.prompt + self.completion
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The messages of a conversation. `id`: unique in the source. `split`: train or validation.
+
+    `first`: the message from which on the assistant's turns are targets. `tools`: that it may call.
+    """
+
+    id: str
+    messages: list[Message]
+    split: str
+    first: int = 0
+    tools: list[dict[str, Any]] | None = None
 
     @property
-    def split(self) -> str: ...  # noqa: D102
+    def text(self) -> str:
+        """The text that filters measure."""
+        return messages.text_of(self.messages)
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two examples with the same prompt, of which the first is preferred. `id`: unique in the source.
+
+    Both are pairs, or both are conversations.
+    """
+
+    id: str
+    chosen: Pair | Conversation
+    rejected: Pair | Conversation
+    split: str
 
     @property
-    def text(self) -> str | None: ...  # noqa: D102
+    def text(self) -> str:
+        """The text that filters measure: that of the example which the source has for other training."""
+        return self.chosen.text
 
 
-AnyExample = TypeVar("AnyExample", bound=Example)
+AnyExample = TypeVar("AnyExample", bound=Document | Pair | Conversation | Preference)
 Records = Callable[[SourceRecipe, Sequence[str]], Iterator[AnyExample]]
 """Function of (recipe, names of all files) that yields the examples."""
 
@@ -98,25 +150,6 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         logger.warning("source %s: %s examples are filtered: %s", name, count, reason)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A prompt and its completion. `id`: unique in the source. `split`: train or validation.
-
-    `document`: the key by which it is split, by default its id; pairs with the same are not independent.
-    """
-
-    id: str
-    prompt: str
-    completion: str
-    split: str
-    document: str = ""
-
-    @property
-    def text(self) -> str:
-        """The text that filters measure."""
-        return self.prompt + self.completion
-
-
 PairSource = ExampleSource[Pair]
 
 
@@ -125,7 +158,7 @@ def read_pairs(path: Path | str) -> PairSource:
 
     Raises UserError if the source holds others, a file is not as it was listed, or a record is malformed.
     """
-    return read(path, PROMPT_COMPLETION_KINDS, "pairs", pairs)
+    return read(path, registry.PROMPT_COMPLETION_KINDS, "pairs", pairs)
 
 
 def pairs(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Pair]:
@@ -135,3 +168,55 @@ def pairs(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Pair]:
     """
     for identifier, key, prompt, completion in kind_of(recipe).pairs(recipe, names):
         yield Pair(identifier, prompt, completion, split_of(key, recipe.validation), key)
+
+
+def read_chats(path: Path | str) -> ExampleSource[Conversation]:
+    """Read the conversations of a source; arguments and errors as of `read_pairs`."""
+    return read(path, registry.CHAT_KINDS, "conversations", chats)
+
+
+def chats(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Conversation]:
+    """Yield a Conversation for each record of the files `names`; errors as of `pairs`."""
+    for identifier, key, found, tools in kind_of(recipe).conversations(recipe, names):
+        yield Conversation(identifier, found, split_of(key, recipe.validation), tools=tools)
+
+
+def read_preferences(path: Path | str) -> ExampleSource[Preference]:
+    """Read the preferences of a source; arguments and errors as of `read_pairs`."""
+    return read(path, registry.PREFERENCE_KINDS, "preferences", _preferences)
+
+
+def _preferences(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Preference]:
+    for identifier, key, prompt, *answers, tools in kind_of(recipe).preferences(recipe, names):
+        split = split_of(key, recipe.validation)
+        chosen, rejected = (_example(identifier, prompt, answer, split, tools) for answer in answers)
+        yield Preference(identifier, chosen, rejected, split)
+
+
+def _example(identifier: str, prompt: Text, answer: Text, split: str, tools: Any) -> Pair | Conversation:
+    if isinstance(prompt, str):
+        assert isinstance(answer, str)
+        return Pair(identifier, prompt, answer, split)
+    return Conversation(identifier, [*prompt, *answer], split, first=len(prompt), tools=tools)
+
+
+def read_texts(path: Path | str) -> ExampleSource[Document]:
+    """Read the documents of a source; arguments as of `read_pairs`.
+
+    Raises UserError if its documents are token ids, more records are malformed than `max_malformed` allows, or a file
+    is not as it was listed.
+    """
+    _, name, _ = source.read_list(path)
+    return read(path, registry.DOCUMENT_KINDS, "documents", functools.partial(_texts, name))
+
+
+def _texts(name: str, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Document]:
+    """Yield the documents of the files `names` that are neither malformed nor filtered."""
+    if recipe.token_ids_field is not None:
+        raise UserError(f"sources.{name}.token_ids_field must be left out to fine-tune on it: only text is read")
+    counts = FilterCounts(name, recipe.max_malformed)
+    for entry in documents.read(recipe, spans.whole(names), names):
+        if (kept := counts.keep(entry)) is not None:
+            yield kept
+    counts.check()
+    counts.check_rest()

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from stages.lib.errors import UserError
 from stages.lib.files import sha256_bytes
 from stages.lib.manifest_types import FilterCode
@@ -28,8 +30,7 @@ from stages.lib.recipe import identity
 from stages.lib.sources import classifier, quality_rules
 from stages.lib.sources.quality_rules import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
 
-if TYPE_CHECKING:  # the workflow reads the recipe, and may run without packages
-    import numpy as np
+if TYPE_CHECKING:  # the workflow reads the recipe, and may run without this package
     import pyarrow
 
 SPACE = r"\s\v\x1c-\x1f\x85\p{Z}"
@@ -290,10 +291,6 @@ def language_of(text: str) -> tuple[str, float]:
     return label.removeprefix("__label__"), min(1.0, float(probability))
 
 
-def _module_of(custom: CustomFilter) -> str:
-    return custom.function.rpartition(".")[0]
-
-
 def code_of(recipe: FilterRecipe) -> FilterCode:
     """Return what else the filters depend on, for an identity; {} without a classifier and a function of the recipe's.
 
@@ -305,7 +302,7 @@ def code_of(recipe: FilterRecipe) -> FilterCode:
         return {"classifier": place.digest, **code_of(dataclasses.replace(recipe, quality=None))}
     if recipe.custom is None:
         return {}
-    name = _module_of(recipe.custom)
+    name = recipe.custom.function.rpartition(".")[0]
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a folder `stages` of the user's replaces nothing
     try:
@@ -327,12 +324,12 @@ def _cannot_import(name: str, error: Exception) -> UserError:
 @functools.cache
 def _function_of(custom: CustomFilter) -> Callable[[str], Any]:
     code_of(FilterRecipe(custom=custom))
-    name = _module_of(custom)
+    name, _, attribute = custom.function.rpartition(".")
     try:
         module = importlib.import_module(name)
     except Exception as error:
         raise _cannot_import(name, error) from None
-    function = getattr(module, custom.function.rpartition(".")[2], None)
+    function = getattr(module, attribute, None)
     if not callable(function):
         raise UserError(
             f"filters.custom.function {custom.function} does not exist: {name} has no function of that name"
@@ -341,8 +338,6 @@ def _function_of(custom: CustomFilter) -> Callable[[str], Any]:
 
 
 def _is_kept(custom: CustomFilter, text: str, identifier: str) -> bool:
-    import numpy as np
-
     function = _function_of(custom)
     try:
         result = function(text)
@@ -372,7 +367,6 @@ def prepare(recipe: FilterRecipe) -> None:
 def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> tuple[list[str | None], list[float | str | None]]:
     """Return for each text the first bound on a single measure that it does not keep, as `filters.KEY`, or None, and
     what was measured."""
-    import numpy as np
     import pyarrow
 
     column = pyarrow.array(texts, pyarrow.large_string())
@@ -396,7 +390,6 @@ MEASURES = ("bytes", "words", "symbols", "repeated_lines")
 
 def measure(what: str, column: pyarrow.Array) -> np.ndarray:
     """Return one of MEASURES of each text."""
-    import numpy as np
     import pyarrow.compute as pc
 
     if what == "bytes":

@@ -22,13 +22,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
-
-if TYPE_CHECKING:  # the workflow reads the recipes, and may run without packages
-    import numpy as np
+from stages.lib.sources import shingles
 
 MEASURED_CHARACTERS = 1 << 20
 """Characters of a text that are measured: short lines, or words, take up to a hundred times their size in memory."""
@@ -196,14 +196,10 @@ class Batch:
     @functools.cached_property
     def characters(self) -> np.ndarray:
         """The number of characters of each text, [T]; at least 1."""
-        import numpy as np
-
         return np.maximum(1, [len(text) for text in self.texts])
 
     def of_each(self, measure: Callable[[str], float]) -> np.ndarray:
         """Return a measure of each text, [T]."""
-        import numpy as np
-
         return np.array([measure(text) for text in self.texts], dtype=float)
 
 
@@ -211,7 +207,6 @@ class Words:
     """The words of texts as numbers, equal for equal words: `ids` [W], of the text `owners` [W], `counts` [T]."""
 
     def __init__(self, texts: Sequence[Sequence[str]]) -> None:
-        import numpy as np
         import pyarrow
         import pyarrow.compute as pc
 
@@ -235,21 +230,15 @@ class Words:
 
     def passing(self, test: Callable[[str], bool]) -> np.ndarray:
         """Return whether each word passes a test, [W]."""
-        import numpy as np
-
         return np.fromiter(map(test, self.different), dtype=bool, count=len(self.different))[self.ids]
 
     def sum_over(self, values: np.ndarray) -> np.ndarray:
         """Return the sum of values [W] over each text, [T]."""
-        import numpy as np
-
         return np.bincount(self.owners, weights=values, minlength=len(self.counts))
 
     @functools.cached_property
     def ends(self) -> np.ndarray:
         """The characters of all words before each word, and of all, [W + 1]."""
-        import numpy as np
-
         return np.r_[0, np.cumsum(self.lengths)]
 
 
@@ -262,8 +251,6 @@ class Repeats:
     """
 
     def __init__(self, words: Words) -> None:
-        import numpy as np
-
         self.words, self.length = words, 1
         self.starts = np.arange(len(words.ids))
         self._hashes = _mixed(_mixed(words.owners.astype(np.uint64) + np.uint64(1)) ^ words.ids.astype(np.uint64))
@@ -271,8 +258,6 @@ class Repeats:
 
     def grow(self, texts: np.ndarray) -> None:
         """Go on to the n-grams that are one word longer, of some texts alone: `texts` [T], True for these."""
-        import numpy as np
-
         owners, following = self.words.owners, self.starts + self.length
         inside = following < len(owners)
         inside[inside] &= owners[self.starts[inside]] == owners[following[inside]]
@@ -283,7 +268,6 @@ class Repeats:
 
     def _count(self) -> None:
         """Keep the n-grams that occur more than once."""
-        import numpy as np
         import pyarrow
 
         codes = pyarrow.array(self._hashes).dictionary_encode().indices.to_numpy()
@@ -295,10 +279,6 @@ class Repeats:
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
     """Return splitmix64 of each number, a bijection of 64 bits."""
-    import numpy as np
-
-    from stages.lib.sources import shingles
-
     return shingles.mixed(numbers + np.uint64(0x9E3779B97F4A7C15))
 
 
@@ -328,8 +308,6 @@ class Broken:
 
 def gopher_repetition(rules: GopherRepetition, batch: Batch) -> Broken:
     """Return the first rule that each text breaks."""
-    import numpy as np
-
     found = Broken("gopher_repetition", rules, len(batch.texts))
     for what, parts_of in (("para", _paragraphs), ("line", _lines)):
         parts = list(map(parts_of, batch.texts))
@@ -385,8 +363,6 @@ def _repeats(parts: Sequence[str]) -> tuple[int, int]:
 
 def _characters_of_top(repeats: Repeats) -> np.ndarray:
     """Return the characters of all occurrences of each text's most common n-gram, the first of equals, [T]."""
-    import numpy as np
-
     words, length = repeats.words, repeats.length
     result = np.zeros(len(words.counts))
     long = words.counts >= length  # without repeats, its first n-gram is the most common one
@@ -403,8 +379,6 @@ def _characters_of_top(repeats: Repeats) -> np.ndarray:
 
 def _characters_of_repeated(repeats: Repeats) -> np.ndarray:
     """Return the characters of the words of each text that stand in an n-gram which repeats an earlier one, [T]."""
-    import numpy as np
-
     words, starts = repeats.words, repeats.starts[repeats.again]
     changes = np.zeros(len(words.ids) + 1, dtype=np.int64)
     changes[starts] += 1
@@ -437,8 +411,6 @@ def _is_mark(character: str) -> bool:
 
 def gopher_quality(rules: GopherQuality, batch: Batch) -> Broken:
     """Return the first rule that each text breaks."""
-    import numpy as np
-
     found, words = Broken("gopher_quality", rules, len(batch.texts)), batch.words
     is_word = words.passing(lambda word: not all(map(_is_mark, word)))
     number = words.sum_over(is_word)
@@ -476,8 +448,6 @@ def _ends_sentence(character: str) -> bool:
 
 def fineweb_quality(rules: FinewebQuality, batch: Batch) -> Broken:
     """Return the first rule that each text breaks."""
-    import numpy as np
-
     found = Broken("fineweb_quality", rules, len(batch.texts))
     lines = [[line for line in text.split("\n") if line.strip()] or [""] for text in batch.texts]
     is_short = rules.short_line_length.__ge__

@@ -8,22 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import ListManifest
 from stages.lib.manifest_types import CutFile, InputFile, ListedFile
-from stages.lib.recipe import NAME, NAME_IN_WORDS, default_of, identity
+from stages.lib.recipe import default_of, identity
 from stages.lib.recipe import load as load_recipe
 from stages.lib.sources import filters, reading, spans, storage
 from stages.lib.sources.kinds.kind import SourceFields, SourceKind
-from stages.lib.sources.kinds.registry import FIELDS_OF_SOME_KINDS, KINDS, foreign_endings, kind_of
+from stages.lib.sources.kinds.registry import FIELDS_OF_SOME_KINDS, KINDS, kind_of
+from stages.lib.sources.spans import Span
 from stages.lib.sources.storage import Status
-
-if TYPE_CHECKING:
-    from stages.lib.sources.spans import Span
-
 
 ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 """Of files that no kind reads."""
@@ -80,17 +77,10 @@ class SourceRecipe(SourceFields):
                 )
 
 
-def check_name(name: str) -> None:
-    """Raise UserError unless `name` can be the name of a source, by which files and directories are named."""
-    if not NAME.fullmatch(name):
-        raise UserError(f"--name must be {NAME_IN_WORDS}, got {name!a:.200}")
-
-
 def read_list(path: Path | str) -> tuple[ListManifest, str, SourceRecipe]:
     """Return (manifest, name, recipe) of a source's list. Raises UserError if the file is another manifest."""
     listed = manifest.read(path, "list")
-    name = listed.identity["source"]
-    return listed, name, recipe_of(listed)
+    return listed, listed.identity["source"], recipe_of(listed)
 
 
 def recipe_of(listed: ListManifest) -> SourceRecipe:
@@ -169,8 +159,9 @@ def counted(left_out: Counter[str]) -> str:
 
 
 def _refused_endings(kind: SourceKind) -> tuple[str, ...]:
-    """Return the endings of archives and of files of other kinds."""
-    return ARCHIVE_ENDINGS + foreign_endings(kind)
+    """Return the endings of archives, and those that belong to other kinds alone."""
+    owned = [ending for other in KINDS.values() if other.owns_endings for ending in other.endings]
+    return (*ARCHIVE_ENDINGS, *(ending for ending in owned if ending not in kind.endings))
 
 
 def _is_taken(kind: SourceKind, path: str) -> bool:
@@ -199,13 +190,6 @@ def states_of(recipe: SourceRecipe, listed: ListManifest, chosen: Iterable[Span]
         elif os.path.exists(name):  # `described` reports a missing file
             found[name] = storage.status(name)
     return found
-
-
-def inputs_of_part(recipe: SourceRecipe, listed: ListManifest, chosen: Sequence[Span]) -> list[InputFile]:
-    """As `described`, of every file that a part's documents depend on."""
-    if kind_of(recipe).needs_every_file:
-        chosen = spans.whole(file["name"] for file in listed.identity["files"])
-    return described_inputs(recipe, listed, chosen)
 
 
 def digest_of_examples(listed: ListManifest, recipe: SourceRecipe, inputs: Sequence[InputFile]) -> str:

@@ -172,7 +172,14 @@ def _matching(
         return
     if part == "**" and rest:  # no directory
         yield from _matching(directory, rest, above, left_out)
-    names, place = _entries(directory)
+    try:
+        names = sorted(os.listdir(directory or "."))
+        stat = os.stat(os.path.join(directory, "."))
+    except OSError as error:
+        raise UserError(
+            f"{os.path.join(directory, '')} must be a directory that can be read: {error.strerror}"
+        ) from None
+    place = stat.st_dev, stat.st_ino
     if place in above:
         raise UserError(f"{directory} is a link in a circle: it leads back to a directory above it; remove the link")
     for name in names:
@@ -192,18 +199,6 @@ def _matching(
 def is_hidden(name: str) -> bool:
     """Return True for the name of a file or a directory that Spark and Arrow leave out."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def _entries(directory: str) -> tuple[list[str], tuple[int, int]]:
-    """Return (sorted names, (device, inode)) of a directory. Raises UserError if it cannot be read."""
-    try:
-        names = sorted(os.listdir(directory or "."))
-        stat = os.stat(os.path.join(directory, "."))
-    except OSError as error:
-        raise UserError(
-            f"{os.path.join(directory, '')} must be a directory that can be read: {error.strerror}"
-        ) from None
-    return names, (stat.st_dev, stat.st_ino)
 
 
 def status(name: Path | str) -> Status:
@@ -321,21 +316,20 @@ def _find_remote(pattern: str, left_out: Counter[str]) -> dict[str, Status]:
         # in a URL of http `?` begins a query, and [ ] may stand in it
         is_glob = "*" in path.partition("?")[0] if protocol in ("http", "https") else glob.has_magic(path)
         found = system.glob(path, detail=True) if is_glob else _files_below(system, path)
-        statuses = {name: info for name, info in cast(dict, found).items() if info["type"] == "file"}
         parts = path.strip("/").split("/")
         literal = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-        kept = {}
-        for name, info in statuses.items():
+        files = {}
+        for name, info in cast(dict, found).items():
+            if info["type"] != "file":
+                continue
             is_named = not is_glob and name.strip("/") == path.strip("/")
             below = [] if is_named else name.strip("/").split("/")[literal:]
             if any(is_hidden(part) and not any(asked[0] == part[0] for asked in parts[literal:]) for part in below):
                 left_out[HIDDEN] += 1
-            elif not is_named and not is_glob and info.get("size") == 0:
+                continue
+            if not is_named and not is_glob and info.get("size") == 0:
                 left_out[EMPTY] += 1
-            else:
-                kept[name] = info
-        files = {}
-        for name, info in kept.items():
+                continue
             # http keeps the whole URL as a path, others remove the protocol
             url = _with_references(name, pattern) if is_remote(name) else f"{protocol}://{name.lstrip('/')}"
             if name == path and protocol in ("http", "https"):

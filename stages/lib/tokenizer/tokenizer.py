@@ -18,12 +18,11 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError, is_fault
+from stages.lib.manifest import TokenizerManifest
 
 if TYPE_CHECKING:
     import tokenizers as library
     from sentencepiece import SentencePieceProcessor
-
-    from stages.lib.manifest import TokenizerManifest
 
 T = TypeVar("T")
 
@@ -55,25 +54,21 @@ class Tokenizer:
         self.vocab_size = self.manifest.identity["vocab_size"]
         self.fill_in_the_middle = self.manifest.identity.get("fill_in_the_middle")
         self.package = self.manifest.directory / PACKAGE[0]
-        self._decoder: Any = None
         self._processor: SentencePieceProcessor | None = None
         self._encode: Callable[[Sequence[str]], list[np.ndarray]]
         # unigram: SentencePiece adds scores in float32, and the package in float64 breaks ties differently. A model is
         # scored and used with the package, so its ids are the reference.
-        model = self._checked_model(path) if "pieces" in self.manifest.identity else None
-        if model is not None and self.manifest.identity["recipe"].get("model", "bpe") == "bpe":
+        is_trained, model = "pieces" in self.manifest.identity, self.manifest.directory / MODEL
+        if is_trained:  # the model is no output, since it holds its trainer's arguments
+            record = self.manifest.record
+            manifest.check_content(model, {"bytes": record["model_bytes"], "sha256": record["model_sha256"]}, path)
+        if is_trained and self.manifest.identity["recipe"].get("model", "bpe") == "bpe":
             import sentencepiece
 
             self.library, self._processor = "sentencepiece", sentencepiece.SentencePieceProcessor(model_file=str(model))
             self._encode = functools.partial(self._processor.encode, return_type="numpy")
         else:
             self.library, self._encode = "tokenizers", package_encoder(self.package)
-
-    def _checked_model(self, path: Path | str) -> Path:
-        """Return the path of a trained tokenizer's model. It is no output, since it holds its trainer's arguments."""
-        record, model = self.manifest.record, self.manifest.directory / MODEL
-        manifest.check_content(model, {"bytes": record["model_bytes"], "sha256": record["model_sha256"]}, path)
-        return model
 
     def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> list[np.ndarray]:
         """Return the ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text.
@@ -110,7 +105,7 @@ class Tokenizer:
         ids: int32 [n]. characters: int64 [n, 2], begin and end of each id in the text. These are the ids of
         transformers if `split_special_tokens` is false; nothing is added at the ends. `names`, errors: as of `encode`.
         """
-        package = self._loaded_decoder()
+        package = self._decoder
 
         def encode(texts: Sequence[str]) -> list[Any]:
             return package.encode_batch(list(texts), add_special_tokens=False)
@@ -122,26 +117,26 @@ class Tokenizer:
 
     def special_texts(self) -> list[str]:
         """Return the texts of the special tokens."""
-        tokens = self._loaded_decoder().get_added_tokens_decoder().values()
+        tokens = self._decoder.get_added_tokens_decoder().values()
         return [token.content for token in tokens if token.special]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without the special tokens among them."""
-        return self._loaded_decoder().decode(ids)
+        return self._decoder.decode(ids)
 
     def decode_batch(self, batch: Sequence[np.ndarray]) -> list[str]:
         """Return the texts of several arrays of ids, without the special tokens among them."""
         lists = [ids.tolist() for ids in batch]
         if self._processor is not None:  # three to four times as fast as tokenizers
             return self._processor.decode(lists) if lists else []
-        return self._loaded_decoder().decode_batch(lists)
+        return self._decoder.decode_batch(lists)
 
     def bytes_of_ids(self) -> np.ndarray:
         """Return the bytes of UTF-8 that each id stands for within a text, int64 [vocab_size]; special tokens have 0.
 
         Those of a text's ids add up to the bytes of the text, unless a normalizer changed it.
         """
-        package = self._loaded_decoder()
+        package = self._decoder
         words, described = package.get_vocab(with_added_tokens=False), json.loads(package.to_str())
         decoders = json.dumps(described["decoder"])
         if '"ByteLevel"' in decoders:  # a character per byte
@@ -159,10 +154,9 @@ class Tokenizer:
         sizes[[*lengths]] = np.maximum(0, [*lengths.values()])
         return sizes
 
-    def _loaded_decoder(self) -> Any:
-        if self._decoder is None:
-            self._decoder = load_package(self.package.read_text(encoding="utf-8"))
-        return self._decoder
+    @functools.cached_property
+    def _decoder(self) -> library.Tokenizer:
+        return load_package(self.package.read_text(encoding="utf-8"))
 
 
 def special_tokens(tokenizer: TokenizerManifest) -> dict[str, str]:
@@ -240,13 +234,15 @@ def write_package(directory: Path, processor: SentencePieceProcessor, kind: str,
         for piece in (unk, bos, eos, *control)
     ]
     in_text = CONTROL + "".join(f"|<(?={re.escape(piece[1:])})" for piece in control)
+    # cuts a text after each match, so that no piece crosses the cut
+    cut = {"type": "Split", "pattern": {"Regex": in_text}, "behavior": "MergedWithPrevious", "invert": False}
     package = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": special,
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
-        "pre_tokenizer": None if kind == "bpe" else _cut_at(in_text),
+        "pre_tokenizer": None if kind == "bpe" else cut,
         "post_processor": bos_in_front(bos, processor.bos_id()),
         "decoder": {
             "type": "Sequence",
@@ -288,11 +284,6 @@ def write_files(directory: Path, package: dict[str, Any], bos: str, eos: str, un
     with files.atomic(directory / "tokenizer.json", "w") as file:
         json.dump(package, file, ensure_ascii=False)
     files.write_json(directory / "tokenizer_config.json", config)
-
-
-def _cut_at(pattern: str) -> dict[str, Any]:
-    """Return a pre-tokenizer that cuts a text after each match, so that no piece crosses the cut."""
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "MergedWithPrevious", "invert": False}
 
 
 def _bpe(processor: SentencePieceProcessor, unk: str) -> dict[str, Any]:

@@ -41,26 +41,21 @@ def _ids_of(
 
     `cut_by`: a function like `encode`, whose ids around a place decide whether the text is cut there.
     """
-    encoded: list[list[Any]] = [[document.ids] for document in documents]
-    short = [number for number, document in enumerate(documents) if _is_short(document)]
-    for number, ids in zip(short, _encoded([documents[number] for number in short], encode), strict=True):
-        encoded[number] = [ids]
-    for number, document in enumerate(documents):
-        if encoded[number][0] is None:
+    short = [one for one in documents if one.ids is None and len(one.text or "") <= SEGMENT_CHARACTERS]
+    of_short: Iterator[np.ndarray] = iter(())
+    if short:
+        of_short = iter(encode([document.text or "" for document in short], [document.id for document in short]))
+    encoded: list[list[Any]] = []
+    for document in documents:
+        if document.ids is not None:
+            encoded.append([document.ids])
+        elif len(document.text or "") <= SEGMENT_CHARACTERS:
+            encoded.append([next(of_short)])
+        else:
             assert document.text is not None
             segments = _segments(document.text, functools.partial(_ids_of_text, cut_by, document.id))
-            encoded[number] = [encode([segment], [document.id])[0].astype(dtype) for segment in segments]
+            encoded.append([encode([segment], [document.id])[0].astype(dtype) for segment in segments])
     return encoded
-
-
-def _encoded(documents: Sequence[Document], encode: Encode) -> list[np.ndarray]:
-    if not documents:
-        return []
-    return encode([document.text or "" for document in documents], [document.id for document in documents])
-
-
-def _is_short(document: Document) -> bool:
-    return document.ids is None and document.text is not None and len(document.text) <= SEGMENT_CHARACTERS
 
 
 def _ids_of_text(encode: Encode, name: str, text: str) -> list[int]:

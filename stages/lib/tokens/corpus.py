@@ -54,9 +54,8 @@ class Corpus:
         with ThreadPoolExecutor(min(THREADS, len(shards) or 1)) as pool:
             for _ in pool.map(self._check, shards, chunksize=1 + len(shards) // THREADS):
                 pass  # the first error is raised here
-        max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // (
-            4 * len(self.sources)
-        )  # half, for two splits each
+        # half of what may be open, for two splits of each source
+        max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // (4 * len(self.sources))
         return TokenStream(self.manifest.directory, shards, self.manifest.identity["dtype"], max_files)
 
     def digest_of(self, source: str) -> str:

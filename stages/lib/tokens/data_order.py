@@ -172,20 +172,15 @@ def _walk(values: np.ndarray, size: int, rounds: list[tuple[int, np.ndarray]]) -
     flat = np.ascontiguousarray(values, dtype=np.int64).reshape(-1)
     moved = np.empty_like(flat)
     for start in range(0, flat.size, BLOCK):
-        block = slice(start, start + BLOCK)
-        moved[block] = _walk_block(flat[block], size, bits, rounds)
+        block = _encrypt(flat[start : start + BLOCK], bits, rounds)
+        # the network permutes [0, 2**bits), less than twice the range: a value outside is encrypted again until inside
+        outside = np.flatnonzero(block >= size)
+        while outside.size:
+            walked = _encrypt(block[outside], bits, rounds)
+            block[outside] = walked
+            outside = outside[walked >= size]
+        moved[start : start + BLOCK] = block
     return moved.reshape(np.shape(values))
-
-
-def _walk_block(values: np.ndarray, size: int, bits: int, rounds: list[tuple[int, np.ndarray]]) -> np.ndarray:
-    values = _encrypt(values, bits, rounds)
-    # the network permutes [0, 2**bits), less than twice the range: a value outside is encrypted again until inside
-    outside = np.flatnonzero(values >= size)
-    while outside.size:
-        walked = _encrypt(values[outside], bits, rounds)
-        values[outside] = walked
-        outside = outside[walked >= size]
-    return values
 
 
 def _encrypt(values: np.ndarray, bits: int, rounds: list[tuple[int, np.ndarray]]) -> np.ndarray:

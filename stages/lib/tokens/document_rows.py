@@ -184,7 +184,7 @@ class DocumentRows:
         if made is None:
             order = permute(np.arange(len(self._group_rows)), len(self._group_rows), f"{self.key}/{epoch}")
             made = order, np.cumsum(self._group_rows[order])
-            _cache(self._orders, epoch, made)
+            cache(self._orders, epoch, made, CACHED)
         return made
 
     def _group(self, epoch: int, group: int) -> Group:
@@ -194,12 +194,13 @@ class DocumentRows:
             places = np.arange(group * GROUP, min(total, group * GROUP + GROUP))
             documents = permute(places, total, f"{self.key}/groups")
             made = self._group_type(*self.documents.places(documents), self.seq_len, f"{self.key}/{epoch}/{group}")
-            _cache(self._groups, (epoch, group), made)
+            cache(self._groups, (epoch, group), made, CACHED)
         return made
 
 
-def _cache(cached: dict[Any, Any], key: Hashable, value: object) -> None:
+def cache(cached: dict[Any, Any], key: Hashable, value: object, most: int) -> None:
+    """Add an entry to a dict of at most `most`, of which the oldest go."""
     # rows are read ahead in one thread and counted in another: either may remove an entry of the other
-    for oldest in list(cached)[: max(0, 1 + len(cached) - CACHED)]:
+    for oldest in list(cached)[: max(0, 1 + len(cached) - most)]:
         cached.pop(oldest, None)
     cached[key] = value

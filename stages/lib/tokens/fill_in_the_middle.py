@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.lib.recipe import identity
+from stages.lib.sources import shingles
 from stages.lib.tokenizer.tokenizer import SENTINELS
 
 MIN_TOKENS = 16
 """Tokens of the shortest fragment that is permuted: of a shorter one, three tokens are too large a share to drop."""
 
-KEYS = 4  # draws per fragment
 GAMMA = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64 (Steele and others, "Fast Splittable PRNGs", 2014)
 
 
@@ -56,8 +56,7 @@ class Permutation:
         self.recipe, self.separators = recipe, separators
         self.sentinels = [sentinels[name] for name in SENTINELS]
         digest = hashlib.sha256(f"{seed}/fill_in_the_middle".encode()).digest()
-        self._keys = np.frombuffer(digest, "<u8")
-        assert len(self._keys) == KEYS
+        self._keys = np.frombuffer(digest, "<u8")  # four draws per fragment
 
     def permute(self, rows: np.ndarray, samples: np.ndarray) -> np.ndarray:
         """Return rows with permuted fragments. `rows`: tokens [rows, width], a sample each of the numbers `samples`."""
@@ -100,10 +99,7 @@ class Permutation:
 
 def _hash(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
     """Return a random uint64 per number: the outputs of SplitMix64 that `key` seeds, by their position."""
-    mixed = numbers * GAMMA + key
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    return shingles.mixed(numbers * GAMMA + key)
 
 
 def _shares(hashed: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.tokens.corpus import Segments, TokenStream, ranges
 from stages.lib.tokens.data_order import BLOCK, permute
-from stages.lib.tokens.document_rows import DocumentRows, Group, GroupCounts
+from stages.lib.tokens.document_rows import DocumentRows, Group, GroupCounts, cache
 
 
 def best_fit(lengths: Sequence[int] | np.ndarray, size: int, seed: int) -> list[list[int]]:
@@ -186,10 +186,7 @@ class Chunks:
         if block is None:
             positions = np.arange(number * BLOCK, min(self.rows, number * BLOCK + BLOCK))
             block = permute(positions, self.rows, f"{self.key}/{epoch}")
-            # rows are read ahead in one thread and counted in another: either may remove an entry of the other
-            for oldest in list(self._blocks)[: max(0, 1 + len(self._blocks) - CACHED)]:
-                self._blocks.pop(oldest, None)
-            self._blocks[epoch, number] = block
+            cache(self._blocks, (epoch, number), block, CACHED)
         return block
 
     def segments(self, _epoch: int, chunks: np.ndarray) -> Segments:

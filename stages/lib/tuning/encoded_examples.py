@@ -29,9 +29,8 @@ from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources.entries import Document
-from stages.lib.sources.examples import Pair
+from stages.lib.sources.examples import Conversation, Pair
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tuning.records import Conversation
 
 ASSISTANT, ALL, LAST = LOSS_ON = ("assistant", "all", "last")
 AT_ONCE = 256  # conversations whose characters are held: 16 bytes per token
@@ -132,15 +131,19 @@ class ExampleEncoder:
 
     def conversations(self, conversations: Sequence[Conversation]) -> list[Encoded]:
         """Return the Encoded of each conversation."""
+        if not conversations:
+            return []
+        assert self.template is not None
         encoded: list[Encoded] = []
-        num_open = 0
+        num_open, eos = 0, self.template.special_tokens["eos_token"]
         self._warn_of_left_out(conversations)
         for begin in range(0, len(conversations), AT_ONCE):
             some = conversations[begin : begin + AT_ONCE]
-            rendered = [self._rendered(conversation) for conversation in some]
+            rendered = [assistant_spans(self.template, one.messages, one.id, one.first, one.tools) for one in some]
             markup = self.tokenizer.encode_markup([text for text, _ in rendered], [one.id for one in some])
             encoded += [self._of_turns(*one, *found) for one, found in zip(rendered, markup, strict=True)]
-            num_open += sum(self._num_open(*one) for one in rendered)
+            for text, turns in rendered:  # after the last turn of a text EOS is appended
+                num_open += sum(eos not in text[begin:end] for begin, end in turns if end < len(text))
         if num_open:
             message = (
                 "the chat template writes no EOS after %s turns with messages behind: generation does not stop there"
@@ -178,16 +181,6 @@ class ExampleEncoder:
             return text != self.template.render(without, one.id, tools=None if key == TOOLS else one.tools)
         except UserError:  # the template needs the key
             return True
-
-    def _num_open(self, text: str, turns: Sequence[Span]) -> int:
-        """Return the number of turns without EOS, except the last one of a text: EOS is appended there."""
-        assert self.template is not None
-        eos = self.template.special_tokens["eos_token"]
-        return sum(eos not in text[begin:end] for begin, end in turns if end < len(text))
-
-    def _rendered(self, one: Conversation) -> tuple[str, list[Span]]:
-        assert self.template is not None
-        return assistant_spans(self.template, one.messages, one.id, one.first, one.tools)
 
     def _of_turns(self, text: str, turns: Sequence[Span], ids: np.ndarray, characters: np.ndarray) -> Encoded:
         """Return the ids of a text, whose targets are its turns: each up to its first EOS."""

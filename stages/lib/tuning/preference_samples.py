@@ -16,10 +16,9 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.model.loss import IGNORED
+from stages.lib.sources.examples import Preference
 from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
-from stages.lib.tuning.mixed_samples import MixedSamples, chosen_for_validation
-from stages.lib.tuning.records import Preference
-from stages.lib.tuning.tuning_samples import next_tokens
+from stages.lib.tuning.tuning_samples import MixedSamples, RowLayout, chosen_for_validation, next_tokens
 
 EncodedPair = tuple[Encoded, Encoded]
 """Chosen and rejected, each with the prompt before it."""
@@ -59,11 +58,10 @@ def usable(pairs: Sequence[EncodedPair], seq_len: int, where: str) -> tuple[list
     return kept, filtered
 
 
-class PairRows:
-    """The rows of pairs, by the pair's number. `row_name`, `packs_documents`: as of `packing.Layout`."""
+class PairRows(RowLayout):
+    """The rows of pairs, by the pair's number."""
 
     row_name = "pair"
-    packs_documents = False
 
     def __init__(self, pairs: Sequence[EncodedPair], seq_len: int, eos: int) -> None:
         self.pairs, self.seq_len, self.eos = pairs, seq_len, eos

@@ -1,4 +1,4 @@
-"""Encoded examples as training samples: rows of L tokens that hold whole examples.
+"""Encoded examples as training samples: rows of L tokens that hold whole examples, of several sources in a mixture.
 
     inputs    BOS  def  f():    Return  it   END  BOS  def  g():  Go   END  END  END
     targets    .    .   Return  it      EOS   .    .    .   Go    EOS   .    .    .
@@ -10,27 +10,108 @@ stands nowhere else. It is EOS, unless conversations have an EOS after each turn
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens.data_order import Mixture, permute
 from stages.lib.tokens.packing import best_fit
 from stages.lib.tuning.encoded_examples import Encoded
-from stages.lib.tuning.mixed_samples import VALIDATION_SEED, MixedSamples, chosen_for_validation
 
 DROP, TRUNCATE = TOO_LONG = ("drop", "truncate")
 BEST_FIT, NONE = "best_fit", "none"
-
 
 PACKINGS: dict[str, Callable[[Sequence[int], int, int], list[list[int]]]] = {
     BEST_FIT: best_fit,
     NONE: lambda lengths, *_: [[number] for number in range(len(lengths))],
 }
 """{value of `finetune.packing`: function of (lengths, seq_len, seed) that returns the numbers of each row}"""
+
+VALIDATION_SEED = 0  # runs of all seeds have the same validation rows
+
+
+class RowLayout(ABC):
+    """The rows of a source, the same in each epoch; `row_name`, `packs_documents`: as of `packing.Layout`."""
+
+    row_name = "row"
+    packs_documents = False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+
+AnyLayout = TypeVar("AnyLayout", bound=RowLayout)
+
+
+class MixedSamples(ABC, Generic[AnyLayout]):
+    """All training samples of a fine-tuning, by global number: a sample is a row of a source, each once per epoch.
+
+    `weights`: {source: weight}, its share of the samples. Sample g is a pure function of these arguments, so world size
+    and micro-batch cannot change the order; the interface is that of `loader.Samples`. `document_end`: the id that
+    separates the examples of a row, None if a row has one.
+    """
+
+    rows_per_sample = 1
+
+    def __init__(
+        self,
+        layouts: Mapping[str, AnyLayout],
+        weights: Mapping[str, float],
+        seq_len: int,
+        seed: int,
+        document_end: int | None,
+    ) -> None:
+        self.mixture, self.seed, self.seq_len = Mixture(weights, "finetune.weights"), seed, seq_len
+        self.document_end = document_end
+        self.layouts = [layouts[source] for source in self.mixture.sources]
+        self.rows = np.array([len(layout) for layout in self.layouts], dtype=np.int64)
+
+    def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (source number, epoch, row) of each global sample number; int64 arrays."""
+        sources, ordinals = self.mixture.locate(samples)
+        epochs, positions = np.divmod(ordinals, self.rows[sources])
+        rows = np.empty_like(positions)
+        for source, epoch in set(zip(sources.tolist(), epochs.tolist(), strict=True)):
+            chosen = (sources == source) & (epochs == epoch)
+            key = f"{self.seed}/{self.mixture.sources[source]}/{epoch}"
+            rows[chosen] = permute(positions[chosen], int(self.rows[source]), key)
+        return sources, epochs, rows
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """The number of samples of all sources, each once."""
+        return int(self.rows.sum())
+
+    @abstractmethod
+    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return inputs and targets of some samples, int32 each, and what else the objective reads."""
+
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """Return the record of the data for a milestone's manifest, as JSON data."""
+
+    def figures(self, samples: int) -> dict[str, Any]:
+        """Return tokens, filling included, and epochs of each source in the first `samples` samples, as JSON data."""
+        taken, size = self.mixture.taken(samples), self.rows_per_sample * self.seq_len
+        tokens = {source: count * size for source, count in taken.items()}
+        epochs = {source: taken[source] / rows for source, rows in zip(taken, self.rows.tolist(), strict=True)}
+        return {"source_tokens": tokens, "source_epochs": epochs}
+
+
+def chosen_for_validation(lengths: Sequence[int], tokens: int) -> list[int]:
+    """Return numbers of examples of at most `tokens` tokens, but at least one.
+
+    Each run has the same, and more tokens only add.
+    """
+    order = np.random.Generator(np.random.PCG64(VALIDATION_SEED)).permutation(len(lengths))
+    ends = np.cumsum([lengths[number] for number in order])
+    return [int(number) for number in order[: max(1, np.searchsorted(ends, tokens, side="right"))]]
 
 
 def fitted(
@@ -94,14 +175,8 @@ def next_tokens(encoded: Encoded) -> np.ndarray:
     return np.where(encoded.is_target[1:], encoded.ids[1:], IGNORED)
 
 
-class Rows:
-    """Examples packed whole into rows of `seq_len` tokens, filled up with `end`.
-
-    `row_name`, `packs_documents`: as of `packing.Layout`; a row of examples is the same in each epoch.
-    """
-
-    row_name = "row"
-    packs_documents = False
+class Rows(RowLayout):
+    """Examples packed whole into rows of `seq_len` tokens, filled up with `end`."""
 
     def __init__(self, encoded: Sequence[Encoded], seq_len: int, end: int, seed: int, packing: str = BEST_FIT) -> None:
         self.encoded, self.seq_len, self.end = encoded, seq_len, end

@@ -1,48 +1,99 @@
-"""The sources of a fine-tuning, read by their lists, and checked against the recipe."""
+"""The sources of a fine-tuning, read by their lists and checked against the recipe, and the data made of them."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from stages.lib.chat import template as chat_templates
 from stages.lib.chat.template import ChatTemplate
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import documents, examples, source, spans
-from stages.lib.sources.documents import FilterCounts
-from stages.lib.sources.entries import Document
-from stages.lib.sources.examples import ExampleSource
-from stages.lib.sources.kinds.kind import SourceKind
-from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, PREFERENCE_KINDS, kind_of
-from stages.lib.sources.source import SourceRecipe
+from stages.lib.sources import examples, source
+from stages.lib.sources.examples import Conversation, ExampleSource
+from stages.lib.sources.kinds.registry import PREFERENCE_KINDS, kind_of
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tuning import records
-from stages.lib.tuning.tuning_data import ExampleSources, PreferenceSources, TuningSources
+from stages.lib.tuning import preference_samples, tuning_samples
+from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
+from stages.lib.tuning.preference_samples import PreferenceSamples
+from stages.lib.tuning.tuning_samples import MixedSamples, TuningSamples
 
 
-def read_texts(path: Path | str) -> ExampleSource[Document]:
-    """Read the documents of a source; arguments as of `prompt_completion.read`.
+@dataclass(frozen=True, kw_only=True)
+class TuningData:
+    """`validation`, `num_bytes`: by source, see `training.validation.Validation`."""
 
-    Raises UserError if its documents are token ids, more records are malformed than `max_malformed` allows, or a file
-    is not as it was listed.
-    """
-    _, name, _ = source.read_list(path)
-    return examples.read(path, DOCUMENT_KINDS, "documents", functools.partial(_text_records, name))
+    samples: MixedSamples[Any]
+    validation: dict[str, tuple[np.ndarray, ...]]
+    num_bytes: dict[str, int]
 
 
-def _text_records(name: str, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Document]:
-    """Yield the documents of the files `names` that are neither malformed nor filtered."""
-    if recipe.token_ids_field is not None:
-        raise UserError(f"sources.{name}.token_ids_field must be left out to fine-tune on it: only text is read")
-    counts = FilterCounts(name, recipe.max_malformed)
-    for entry in documents.read(recipe, spans.whole(names), names):
-        if (kept := counts.keep(entry)) is not None:
-            yield kept
-    counts.check()
-    counts.check_rest()
+@dataclass(frozen=True, kw_only=True)
+class TuningSources:
+    """The sources by name. `template`: the chat template of conversations, and of the exports; None without one."""
+
+    sources: dict[str, ExampleSource[Any]]
+    template: ChatTemplate | None = None
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of each source."""
+        return {name: found.digest for name, found in sorted(self.sources.items())}
+
+    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]) -> TuningData:
+        """Return samples and validation rows. `recipe`: a FinetuneRecipe. `bos`: documents of the corpus begin with it.
+
+        `validation_tokens`: those of each source by the samples of an epoch, see `chosen_for_validation`. Raises
+        UserError if a split of a source has no example that fits a sample.
+        """
+        make = self._rows if recipe.dpo is None else self._pairs
+        return make(tokenizer, bos, recipe, validation_tokens)
+
+    def _rows(
+        self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]
+    ) -> TuningData:
+        """Return rows of whole examples, of which a model learns next tokens."""
+        encoder = ExampleEncoder(tokenizer=tokenizer, bos=bos, template=self.template, loss_on=recipe.loss_on)
+        train: dict[str, list[Encoded]] = {}
+        others: dict[str, list[Encoded]] = {}
+        for name, one in self.sources.items():
+            for split, members, fitted in (("training", one.train, train), ("validation", one.validation, others)):
+                where, encoded = f"the {split} split of source {name}", encoder.encode(members)
+                if members and not encoded:
+                    raise UserError(f"{where} has only conversations with the text of a special token")
+                fitted[name] = tuning_samples.fitted(encoded, recipe.seq_len, where, recipe.too_long, tokenizer)
+        end = tuning_samples.separator([*train.values(), *others.values()], tokenizer.eos, tokenizer.vocab_size)
+        samples = TuningSamples(train, recipe.weights, recipe.seq_len, recipe.seed, end, recipe.packing)
+        tokens = validation_tokens(samples.samples_per_epoch)
+        rows: dict[str, tuple[np.ndarray, ...]] = {}
+        num_bytes = {}
+        for name, encoded in others.items():
+            found = tuning_samples.validation(encoded, recipe.seq_len, end, tokens, recipe.packing)
+            rows[name], num_bytes[name] = found
+        return TuningData(samples=samples, validation=rows, num_bytes=num_bytes)
+
+    def _pairs(
+        self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]
+    ) -> TuningData:
+        """Return pairs of rows of the one source, of preferences."""
+        encoder = ExampleEncoder(tokenizer=tokenizer, bos=bos, template=self.template)
+        ((name, one),) = self.sources.items()
+        (train, filtered), (validation, _) = (
+            preference_samples.usable(preference_samples.encode(split, encoder), recipe.seq_len, where)
+            for split, where in (
+                (one.train, f"the training split of source {name}"),
+                (one.validation, f"the validation split of source {name}"),
+            )
+        )
+        samples = PreferenceSamples(
+            recipe.weights, train, validation, recipe.seq_len, recipe.seed, tokenizer.eos, filtered
+        )
+        rows = samples.validation(validation_tokens(samples.samples_per_epoch))
+        return TuningData(samples=samples, validation={name: rows}, num_bytes={})
 
 
 def template_of(recipe: Any, initial: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -69,25 +120,30 @@ def read(lists: Iterable[Path], recipe: Any, template: ChatTemplate | None) -> T
     """
     paths = {source.read_list(path)[1]: path for path in lists}
     if sorted(paths) != sorted(recipe.weights):
-        expected, found = (", ".join(sorted(names)) for names in (recipe.weights, paths))
-        raise UserError(f"--sources must be the lists of the sources of finetune.weights ({expected}), got {found}")
+        expected, listed = (", ".join(sorted(names)) for names in (recipe.weights, paths))
+        raise UserError(f"--sources must be the lists of the sources of finetune.weights ({expected}), got {listed}")
     kinds = {name: kind_of(source.read_list(path)[2]) for name, path in sorted(paths.items())}
+    found: dict[str, ExampleSource[Any]] = {}
     if recipe.dpo is not None:
-        return _preferences(paths, kinds, recipe, template)
+        for name, kind in kinds.items():
+            if "preferences" not in kind.yields:
+                expected = " or ".join(PREFERENCE_KINDS)
+                raise UserError(f"sources.{name}.kind must be {expected} for finetune.dpo, got {kind.name}")
+            found[name] = examples.read_preferences(paths[name])
+        of_messages = [
+            name
+            for name, one in found.items()
+            if any(isinstance(preference.chosen, Conversation) for preference in (*one.train, *one.validation))
+        ]
+        _check_template(recipe, template, of_messages)
+        return TuningSources(sources=found, template=template)
     _check_template(recipe, template, [name for name, kind in kinds.items() if "conversations" in kind.yields])
-    return ExampleSources(sources={name: _reader(kind)(paths[name]) for name, kind in kinds.items()}, template=template)
-
-
-def _preferences(
-    paths: Mapping[str, Path], kinds: Mapping[str, SourceKind], recipe: Any, template: ChatTemplate | None
-) -> PreferenceSources:
     for name, kind in kinds.items():
-        if "preferences" not in kind.yields:
-            expected = " or ".join(PREFERENCE_KINDS)
-            raise UserError(f"sources.{name}.kind must be {expected} for finetune.dpo, got {kind.name}")
-    found = {name: records.read_preferences(path) for name, path in paths.items()}
-    _check_template(recipe, template, [name for name, one in found.items() if records.has_conversations(one)])
-    return PreferenceSources(sources=found, template=template)
+        if "conversations" in kind.yields:
+            found[name] = examples.read_chats(paths[name])
+        else:
+            found[name] = (examples.read_pairs if "pairs" in kind.yields else examples.read_texts)(paths[name])
+    return TuningSources(sources=found, template=template)
 
 
 def _check_template(recipe: Any, template: ChatTemplate | None, of_conversations: Sequence[str]) -> None:
@@ -99,9 +155,3 @@ def _check_template(recipe: Any, template: ChatTemplate | None, of_conversations
         )
     if recipe.template is not None and not of_conversations:
         raise UserError("finetune.template must be left out: no source of finetune.weights has conversations")
-
-
-def _reader(kind: SourceKind) -> Callable[[Path], ExampleSource[Any]]:
-    if "conversations" in kind.yields:
-        return records.read_chats
-    return examples.read_pairs if "pairs" in kind.yields else read_texts

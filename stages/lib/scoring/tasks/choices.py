@@ -80,14 +80,13 @@ def balanced(questions: list[Row], rng: random.Random) -> list[Row]:
     rng.shuffle(questions)
     positions = [number % CHOICES for number in range(len(questions))]
     rng.shuffle(positions)
-    return [_placed(question, at) for question, at in zip(questions, positions, strict=True)]
-
-
-def _placed(question: Row, position: int) -> Row:
-    choices = list(question["wrong"])
-    choices.insert(position, question["right"])
-    kept = {key: value for key, value in question.items() if key not in ("right", "wrong")}
-    return kept | {"choices": choices, "answer": position}
+    rows = []
+    for question, position in zip(questions, positions, strict=True):
+        choices = list(question["wrong"])
+        choices.insert(position, question["right"])
+        kept = {key: value for key, value in question.items() if key not in ("right", "wrong")}
+        rows.append(kept | {"choices": choices, "answer": position})
+    return rows
 
 
 POOL_BYTES = 2 << 20  # text per source that questions are made from: about 40,000 lines
@@ -140,7 +139,6 @@ class NextLine(TextTask):
 
 
 def _reason(lines: Sequence[Candidate]) -> str:
-    """Return why the lines of a source give no question."""
     if not lines:
         return (
             f"no document of its validation text has a line of {SHORTEST_LINE} characters after "
@@ -157,7 +155,8 @@ def _candidates(piece: Row) -> Iterator[Candidate]:
     num_filled = 0
     for number, text in enumerate(piece["text"].split("\n")):
         if num_filled >= SHORTEST_CONTEXT_LINES and len(text.strip()) >= SHORTEST_LINE:
-            yield Candidate(_cut(text), piece["id"], (piece, number))
+            cut = text.encode()[:LONGEST_LINE].decode(errors="ignore")
+            yield Candidate(cut, piece["id"], (piece, number))
         num_filled += bool(text.strip())
 
 
@@ -171,10 +170,6 @@ def _question(line: Candidate, wrong: Sequence[str]) -> Row:
         "right": _ended(line.text),
         "wrong": list(map(_ended, wrong)),
     }
-
-
-def _cut(line: str) -> str:
-    return line.encode()[:LONGEST_LINE].decode(errors="ignore")
 
 
 def _ended(text: str) -> str:

@@ -7,17 +7,13 @@ before fine-tuning has not learned to predict it.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.scoring.tasks import choices, task_files
 from stages.lib.scoring.tasks.choices import Candidate
 from stages.lib.scoring.tasks.task import PromptCompletionTask, Row, TaskOptions
-
-if TYPE_CHECKING:
-    from stages.lib.sources.examples import PairSource
+from stages.lib.sources.examples import Pair, PairSource
 
 
 class CompletionBits(PromptCompletionTask):
@@ -45,16 +41,11 @@ def sample(source: PairSource, task: str, num_bytes: int, options: TaskOptions) 
             f"split, which has {len(source.validation)} pairs; see its key validation"
         )
     random.Random(f"{options.seed} {source.name} {task}").shuffle(taken)
-    return [
-        {
-            "id": pair.id,
-            "document": pair.document or pair.id,
-            "source": source.name,
-            "context": pair.prompt,
-            "completion": pair.completion,
-        }
-        for pair in taken[: options.num_examples]
-    ]
+    return [_row(pair, source.name) | {"completion": pair.completion} for pair in taken[: options.num_examples]]
+
+
+def _row(pair: Pair, source: str) -> Row:
+    return {"id": pair.id, "document": pair.document or pair.id, "source": source, "context": pair.prompt}
 
 
 class CompletionMatch(PromptCompletionTask):
@@ -102,17 +93,8 @@ class CompletionChoice(PromptCompletionTask):
             logger.warning(
                 "%s: source %s gives %d examples, not %d", self.name, source.name, len(drawn), options.num_examples
             )
-        made = [_question(source.name, candidate, wrong) for candidate, wrong in drawn]
+        made = [
+            _row(candidate.origin, source.name) | {"right": candidate.text, "wrong": wrong}
+            for candidate, wrong in drawn
+        ]
         return {self.name: choices.balanced(made, random.Random(f"{options.seed} {self.name}"))}
-
-
-def _question(source: str, candidate: Candidate, wrong: Sequence[str]) -> Row:
-    pair = candidate.origin
-    return {
-        "id": pair.id,
-        "document": pair.document or pair.id,
-        "source": source,
-        "context": pair.prompt,
-        "right": pair.completion,
-        "wrong": list(wrong),
-    }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
 from stages.lib.manifest import CorpusManifest
@@ -21,9 +20,7 @@ from stages.lib.scoring.tasks.choices import NextLine
 from stages.lib.scoring.tasks.completions import CompletionBits, CompletionChoice, CompletionMatch
 from stages.lib.scoring.tasks.task import LocalTask, PromptCompletionTask, ReaderScores, Row, TaskOptions, TextTask
 from stages.lib.scoring.tasks.text_pieces import BitsPerByte
-
-if TYPE_CHECKING:
-    from stages.lib.sources.examples import PairSource
+from stages.lib.sources.examples import PairSource
 
 TASKS: tuple[LocalTask, ...] = (BitsPerByte(), NextLine(), CompletionChoice(), CompletionBits(), CompletionMatch())
 """All local tasks, in the order of tables."""
@@ -85,9 +82,3 @@ def write(
 def files_of(directory: Path) -> list[Path]:
     """Return the files of all local tasks in a directory."""
     return sorted(path for name in NAMES for path in directory.glob(f"{name}*"))
-
-
-def delete(directory: Path) -> None:
-    """Delete the files of all local tasks in a directory."""
-    for path in files_of(directory):
-        path.unlink()

@@ -10,12 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stages.lib.manifest_types import Score
-
-if TYPE_CHECKING:
-    from stages.lib.sources.examples import PairSource
+from stages.lib.sources.examples import PairSource
 
 Row = dict[str, Any]
 """One line of a task's JSONL file. `document`: what it was cut from; rows of one document are not independent."""

@@ -6,40 +6,26 @@ Their files are JSON lines or parquet with the text in `text`; documents keep th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stages.lib.sources import storage
 from stages.lib.sources.entries import Document, Malformed
 from stages.lib.sources.kinds import lines, tables
-from stages.lib.sources.kinds.kind import (
-    DOCUMENT_FIELDS,
-    JSON_LINES_ENDINGS,
-    SourceKind,
-    document_of_fields,
-)
+from stages.lib.sources.kinds.kind import DOCUMENT_FIELDS, JSON_LINES_ENDINGS, SourceFields, document_of_fields
 from stages.lib.sources.kinds.lines import Jsonl
-from stages.lib.sources.kinds.tables import Parquet
+from stages.lib.sources.kinds.tables import PARQUET, LinesOrRows, Parquet
+from stages.lib.sources.spans import Span
 
-if TYPE_CHECKING:
-    import pyarrow
-
-    from stages.lib.sources.kinds.kind import SourceFields
-    from stages.lib.sources.spans import Span
+JSONL = Jsonl()
 
 
-JSONL, PARQUET = Jsonl(), Parquet()
-
-
-class Dataset(SourceKind):
+class Dataset(LinesOrRows):
     """A document is a line or a row with `text`, and its id the first of `id_fields` that it has."""
 
     fields = ("split_field", *DOCUMENT_FIELDS)
-    endings: tuple[str, ...] = JSON_LINES_ENDINGS + PARQUET.endings
-    has_json_lines = True
     id_fields: tuple[str, ...] = ("id",)
 
     def _form(self, name: str) -> Jsonl | Parquet:
-        return PARQUET if storage.without_query(name).endswith(PARQUET.endings) else JSONL
+        return PARQUET if self.is_table(name) else JSONL
 
     def can_be_cut(self, name: str) -> bool:
         """Return True for parquet, and JSON lines that are not compressed."""
@@ -52,10 +38,6 @@ class Dataset(SourceKind):
     def extent(self, span: Span) -> tuple[int, int | None]:
         """Return the bytes of the lines or row groups that begin in a span."""
         return self._form(span.name).extent(span)
-
-    def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:
-        """Return (Arrow schema, values of the first row or None without one) of a parquet file."""
-        return PARQUET.schema(name)
 
     def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, Any]]:
         """Yield (id, fields) of each record."""

@@ -10,43 +10,23 @@ from __future__ import annotations
 import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stages.lib.chat import messages as chat_messages
 from stages.lib.chat.messages import NOT_READ, TOOLS, Message
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import reading, storage
+from stages.lib.sources import reading
 from stages.lib.sources.entries import field_of
 from stages.lib.sources.kinds import lines, tables
-from stages.lib.sources.kinds.kind import JSON_LINES_ENDINGS, ConversationRecord, PreferenceRecord, SourceKind, Text
-from stages.lib.sources.kinds.tables import Parquet
+from stages.lib.sources.kinds.kind import ConversationRecord, PreferenceRecord, SourceFields, Text
+from stages.lib.sources.kinds.tables import PARQUET, LinesOrRows
 from stages.lib.sources.spans import Span
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from stages.lib.sources.kinds.kind import SourceFields
-
-
-PARQUET = Parquet()
-ENDINGS = JSON_LINES_ENDINGS + PARQUET.endings
 
 MAX_DEPTH = 200  # Python can neither print nor compare nor render what has about a thousand
 
 Record = tuple[str, str, dict[str, Any]]
 """(id, place for messages, fields)"""
-
-
-class ExampleKind(SourceKind):
-    """A kind whose files are JSON lines or parquet, by their endings."""
-
-    endings = ENDINGS
-    has_json_lines = True
-
-    def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:
-        """Return (Arrow schema, values of the first row or None without one) of a parquet file."""
-        return PARQUET.schema(name)
 
 
 def records(names: Sequence[str], fields: Sequence[str | None], optional: Sequence[str] = ()) -> Iterator[Record]:
@@ -55,8 +35,7 @@ def records(names: Sequence[str], fields: Sequence[str | None], optional: Sequen
     `optional`: further ones, which a file of columns need not have.
     """
     for name in names:
-        is_table = storage.without_query(name).endswith(PARQUET.endings)
-        yield from _rows(name, fields, optional) if is_table else _lines(name, fields)
+        yield from _rows(name, fields, optional) if LinesOrRows.is_table(name) else _lines(name, fields)
 
 
 def chat_records(names: Sequence[str], fields: Sequence[str | None], optional: Sequence[str] = ()) -> Iterator[Record]:
@@ -136,7 +115,7 @@ def split_key(entry: dict[str, Any], field: str, where: str) -> str:
     return str(value)
 
 
-class PromptCompletion(ExampleKind):
+class PromptCompletion(LinesOrRows):
     """A pair is a line that holds a JSON object, or a row of a parquet file."""
 
     name = "prompt_completion"
@@ -158,7 +137,7 @@ SHAREGPT = "conversations"
 """The field of the turns in ShareGPT's files."""
 
 
-class Chat(ExampleKind):
+class Chat(LinesOrRows):
     """A conversation is a line that holds a JSON object, or a row of a parquet file."""
 
     name = "chat"
@@ -181,7 +160,7 @@ class Chat(ExampleKind):
             yield identifier, key, found, chat_messages.checked_tools(entry.get(TOOLS), f"{where}: {TOOLS}")
 
 
-class Preference(ExampleKind):
+class Preference(LinesOrRows):
     """A preference is a line that holds a JSON object, or a row of a parquet file.
 
     Prompt, chosen and rejected completion are texts; then the first two are prompt-completion data, too. Or both

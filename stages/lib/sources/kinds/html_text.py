@@ -13,7 +13,6 @@ import resource
 import signal
 import subprocess
 import sys
-from types import TracebackType
 from typing import IO, Any
 
 HTML_BYTES = 16 << 20
@@ -38,7 +37,7 @@ BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\x
 
 
 class Extractor:
-    """Extracts text from pages, one at a time; a context manager, which ends the process.
+    """Extracts text from pages, one at a time; `close` ends the process.
 
     `main_content`: False for all text of a page, menus included.
     """
@@ -47,13 +46,7 @@ class Extractor:
         self._main_content = main_content
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Extractor:
-        """Return this object."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """End the process."""
         if self._process is not None:
             self._process.kill()

@@ -17,14 +17,12 @@ from stages.lib.sources import storage
 from stages.lib.sources.entries import Document, Filtered, Malformed, field_of, split_of
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.sources.masks import MARKS
+from stages.lib.sources.spans import Span
 from stages.lib.sources.storage import Status
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow
-
-    from stages.lib.sources.spans import Span
-
 
 DOCUMENT_FIELDS = ("max_malformed", "filters", "mask")
 """Fields of the recipe that every kind of documents reads."""

@@ -16,17 +16,13 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stages.lib.sources import storage
 from stages.lib.sources.entries import Document, Malformed
-from stages.lib.sources.kinds.kind import SourceKind, document_of_text
+from stages.lib.sources.kinds.kind import SourceFields, SourceKind, document_of_text
+from stages.lib.sources.spans import Span
 from stages.lib.sources.storage import Status
-
-if TYPE_CHECKING:
-    from stages.lib.sources.kinds.kind import SourceFields
-    from stages.lib.sources.spans import Span
-
 
 MAX_CHARACTERS = 80
 
@@ -53,19 +49,6 @@ VALUES: dict[type[ast.AST], str] = {
     ast.Await: "an awaited value",
     ast.Yield: "a yielded value",
 }
-
-
-def pairs(names: Iterable[str], every_name: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (id, split key, prompt, completion) of each function of the modules `names` that makes a pair.
-
-    `every_name`: all modules, in which a statement may stand again.
-    """
-    found = {name: list(_last_statements(read(name))) for name in every_name}
-    counts = Counter(text for statements in found.values() for _, text, _ in statements)
-    for name in names:
-        for line, text, words in found[name]:
-            if counts[text] == 1:
-                yield f"{name}:{line}", module_of(name), f"{text}  #", f" {words}"
 
 
 def _last_statements(text: str) -> Iterator[tuple[int, str, str]]:
@@ -192,30 +175,6 @@ def nodes_of(text: str, types: tuple[type, ...]) -> list[Any]:
     return [node for node in ast.walk(tree) if isinstance(node, types)]
 
 
-def code(names: Iterable[str]) -> Iterator[tuple[str, str, bytes]]:
-    """Yield (id, split key, text) of each module but the topics."""
-    for name in names:
-        if name != TOPICS:
-            yield name, module_of(name), (root() / name).read_bytes()
-
-
-def prose(names: Iterable[str], every_name: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (id, split key, text) of each module that has prose, its docstrings in order; and of each topic.
-
-    `every_name`: all modules; a docstring that stands in two of them is excluded.
-    """
-    texts = {name: read(name) for name in every_name}
-    found = {name: _docstrings(name, text) for name, text in texts.items()}
-    elsewhere = repeated(_owners(found), _places(found, texts), WORDS)
-    for name in names:
-        unique = [(owner, text) for _, owner, text in found[name] if words_of(text) not in elsewhere]
-        if name == TOPICS:
-            for topic, text in unique:
-                yield f"{name}:{topic}", f"{module_of(name)}:{topic}", text
-        elif unique:
-            yield name, module_of(name), "\n\n".join(text for _, text in unique) + "\n"
-
-
 def _docstrings(name: str, text: str) -> list[Docstring]:
     """Return the docstrings of a module that have enough words; of the topics' module the topics."""
     if name == TOPICS:
@@ -264,7 +223,7 @@ class StandardLibraryKind(SourceKind):
         """Return {module file: Status}, sorted."""
         return {name: storage.status(root() / name) for name in modules()}
 
-    def texts(self, names: Sequence[str], every_name: Sequence[str]) -> Iterable[tuple[str, str, str | bytes]]:
+    def texts(self, names: Sequence[str], every_name: Sequence[str]) -> Iterator[tuple[str, str, str | bytes]]:
         """Yield (id, split key, text) of the documents of the modules `names`."""
         raise NotImplementedError(self.name)
 
@@ -281,9 +240,11 @@ class PythonCode(StandardLibraryKind):
 
     name = "python-code"
 
-    def texts(self, names: Sequence[str], every_name: Sequence[str]) -> Iterable[tuple[str, str, bytes]]:
-        """Yield (id, split key, text) of the modules `names`."""
-        return code(names)
+    def texts(self, names: Sequence[str], every_name: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
+        """Yield (id, split key, text) of each module but the topics."""
+        for name in names:
+            if name != TOPICS:
+                yield name, module_of(name), (root() / name).read_bytes()
 
 
 class PythonProse(StandardLibraryKind):
@@ -292,9 +253,21 @@ class PythonProse(StandardLibraryKind):
     name = "python-prose"
     needs_every_file = True
 
-    def texts(self, names: Sequence[str], every_name: Sequence[str]) -> Iterable[tuple[str, str, str]]:
-        """Yield (id, split key, text) of the modules `names`."""
-        return prose(names, every_name)
+    def texts(self, names: Sequence[str], every_name: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield (id, split key, text) of each module that has prose, its docstrings in order; and of each topic.
+
+        `every_name`: all modules; a docstring that stands in two of them is excluded.
+        """
+        texts = {name: read(name) for name in every_name}
+        found = {name: _docstrings(name, text) for name, text in texts.items()}
+        elsewhere = repeated(_owners(found), _places(found, texts), WORDS)
+        for name in names:
+            unique = [(owner, text) for _, owner, text in found[name] if words_of(text) not in elsewhere]
+            if name == TOPICS:
+                for topic, text in unique:
+                    yield f"{name}:{topic}", f"{module_of(name)}:{topic}", text
+            elif unique:
+                yield name, module_of(name), "\n\n".join(text for _, text in unique) + "\n"
 
 
 class PythonStatements(StandardLibraryKind):
@@ -306,5 +279,13 @@ class PythonStatements(StandardLibraryKind):
     yields = ("pairs",)
 
     def pairs(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
-        """Yield (id, split key, prompt, completion) of each pair in the modules `names`."""
-        return pairs(names, names)
+        """Yield (id, split key, prompt, completion) of each function of the modules `names` that makes a pair.
+
+        `names`: all modules; a statement that stands in several functions makes no pair.
+        """
+        found = {name: list(_last_statements(read(name))) for name in names}
+        counts = Counter(text for statements in found.values() for _, text, _ in statements)
+        for name, statements in found.items():
+            for line, text, words in statements:
+                if counts[text] == 1:
+                    yield f"{name}:{line}", module_of(name), f"{text}  #", f" {words}"

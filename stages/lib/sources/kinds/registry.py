@@ -6,18 +6,13 @@ of a file implement `can_be_cut`, `cut_positions` and `extent`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stages.lib.sources.kinds.datasets import Datatrove, Dolma, NemoCurator
 from stages.lib.sources.kinds.example_kinds import Chat, Preference, PromptCompletion
-from stages.lib.sources.kinds.kind import SourceKind
+from stages.lib.sources.kinds.kind import SourceFields, SourceKind
 from stages.lib.sources.kinds.lines import Jsonl, Text
 from stages.lib.sources.kinds.python_kinds import PythonCode, PythonProse, PythonStatements
 from stages.lib.sources.kinds.tables import Arrow, Parquet
 from stages.lib.sources.kinds.web import Html, Warc
-
-if TYPE_CHECKING:
-    from stages.lib.sources.kinds.kind import SourceFields
 
 KINDS: dict[str, SourceKind] = {
     kind.name: kind
@@ -51,14 +46,3 @@ FIELDS_OF_SOME_KINDS = frozenset(field for kind in KINDS.values() for field in k
 def kind_of(recipe: SourceFields) -> SourceKind:
     """Return the kind of a source."""
     return KINDS[recipe.kind]
-
-
-def foreign_endings(kind: SourceKind) -> tuple[str, ...]:
-    """Return the endings that belong to other kinds alone."""
-    return tuple(
-        ending
-        for other in KINDS.values()
-        if other.owns_endings
-        for ending in other.endings
-        if ending not in kind.endings
-    )

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stages.lib.errors import UserError
 from stages.lib.sources import storage
-from stages.lib.sources.kinds.kind import FIELDS_OF_TABLE, SourceKind
+from stages.lib.sources.kinds.kind import FIELDS_OF_TABLE, JSON_LINES_ENDINGS, SourceFields, SourceKind
+from stages.lib.sources.spans import Span
 
 if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
-
-    from stages.lib.sources.kinds.kind import SourceFields
-    from stages.lib.sources.spans import Span
-
 
 Row = dict[str, Any] | str
 
@@ -104,13 +101,6 @@ def flattened(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> pyarrow.Rec
     return pyarrow.RecordBatch.from_arrays(found, names=[*columns])
 
 
-def slices_of(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
-    """Yield slices of few rows. Rows with shared values are fewer: the size of a batch does not tell their own."""
-    rows = FEW_ROWS if has_shared_values(batch.schema) else ROWS
-    for begin in range(0, batch.num_rows, rows):
-        yield batch.slice(begin, rows)
-
-
 def has_shared_values(fields: Iterable[pyarrow.Field]) -> bool:
     """Return True if a column is dictionary-encoded."""
     import pyarrow
@@ -132,9 +122,12 @@ def first_row(batches: Iterable[pyarrow.RecordBatch]) -> list[Any] | None:
 def numbered_rows(name: str, number: int, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[tuple[str, Row]]:
     """Yield (id, row) of all rows; the first of them has the number `number` in the file `name`."""
     for batch in batches:
-        for row in _rows_of(batch):
-            yield f"{name}:{number}", row
-            number += 1
+        # those with shared values are few at a time: the size of a batch does not tell their own
+        at_once = FEW_ROWS if has_shared_values(batch.schema) else ROWS
+        for begin in range(0, batch.num_rows, at_once):
+            for row in _rows_of(batch.slice(begin, at_once)):
+                yield f"{name}:{number}", row
+                number += 1
 
 
 def _rows_of(batch: pyarrow.RecordBatch, of_bytes: bool = True) -> Iterable[Row]:
@@ -221,15 +214,13 @@ class Arrow(SourceKind):
             columns = columns_to_read(fields_of_document(recipe), reader.schema, span.name)
             outer = outer_columns(columns, reader.schema)
             found = (flattened(_validated(batch.select(outer)), columns) for batch in batches)
-            slices = (rows for batch in found for rows in slices_of(batch))
-            yield from numbered_rows(span.name, 0, slices)
+            yield from numbered_rows(span.name, 0, found)
 
     def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:
         """Return (Arrow schema, values of the first row or None without one) of a file."""
         with arrow_errors(name), storage.open_binary(name) as raw:
             reader, batches = _open(raw)
-            slices = (rows for batch in batches for rows in slices_of(batch))
-            return reader.schema, first_row(slices)
+            return reader.schema, first_row(batches)
 
 
 def _open(
@@ -322,8 +313,7 @@ class Parquet(SourceKind):
                     rows = _rows_at_once(file.schema_arrow, outer, group)
                     batches = file.iter_batches(rows, row_groups=[number], columns=columns)
                     found = (flattened(batch, columns) for batch in _complete(batches, number, group))
-                    slices = (rows for batch in found for rows in slices_of(batch))
-                    yield from numbered_rows(span.name, before, slices)
+                    yield from numbered_rows(span.name, before, found)
                 before += group.num_rows
 
     def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:
@@ -336,6 +326,25 @@ class Parquet(SourceKind):
             parquet.ParquetFile(raw, buffer_size=BUFFER_BYTES) as file,
         ):
             return file.schema_arrow, first_row(file.iter_batches(1))
+
+
+PARQUET = Parquet()
+
+
+class LinesOrRows(SourceKind):
+    """A kind whose files are JSON lines or parquet, by their endings."""
+
+    endings: tuple[str, ...] = JSON_LINES_ENDINGS + PARQUET.endings
+    has_json_lines = True
+
+    @staticmethod
+    def is_table(name: str) -> bool:
+        """Return True for a parquet file."""
+        return storage.without_query(name).endswith(PARQUET.endings)
+
+    def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:
+        """Return (Arrow schema, values of the first row or None without one) of a parquet file."""
+        return PARQUET.schema(name)
 
 
 def _complete(
@@ -366,7 +375,6 @@ def _group_positions(name: str) -> list[int]:
 
 
 def _position_of(group: parquet.RowGroupMetaData) -> int:
-    """Return the position of a row group's first byte."""
     columns = (group.column(number) for number in range(group.num_columns))
     return min(
         position

@@ -6,6 +6,7 @@ cut between members: a span has the records whose member begins in it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +18,12 @@ from stages.lib.errors import UserError
 from stages.lib.sources import reading, storage
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.html_text import HTML_BYTES, Extractor
-from stages.lib.sources.kinds.kind import DOCUMENT_FIELDS, SourceKind, document_of_fields
+from stages.lib.sources.kinds.kind import DOCUMENT_FIELDS, SourceFields, SourceKind, document_of_fields
 from stages.lib.sources.spans import Span
+from stages.lib.sources.storage import Status
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-    from stages.lib.sources.kinds.kind import SourceFields
-    from stages.lib.sources.storage import Status
 
 RECORD_BYTES = reading.LINE_BYTES
 """The longest block of a WARC record that is read: a longer one takes no memory."""
@@ -71,7 +70,7 @@ class WebKind(SourceKind):
         self, recipe: SourceFields, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
     ) -> Iterator[Document | Malformed | Filtered]:
         """Yield the documents of the spans `chosen`; arguments as of `documents.read`."""
-        with Extractor(recipe.main_content) as extractor:
+        with contextlib.closing(Extractor(recipe.main_content)) as extractor:
             for span in chosen:
                 begun = before.get(span.name) or storage.status(span.name)
                 for page in self.pages(span):

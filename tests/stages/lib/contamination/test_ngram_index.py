@@ -31,7 +31,8 @@ def batch_words(request, monkeypatch):
 def found_by_index(items, n, documents):
     """{(number of the item, place of its n-gram, number of the document)}, by the index."""
     index = NgramIndex(items, n)
-    hits = {(ngram, key) for hits in index.search(enumerate(documents)) for ngram, key in _pairs(hits)}
+    batches = index.search(enumerate(documents))
+    hits = {hit for ngrams, keys in batches for hit in zip(ngrams.tolist(), keys, strict=True)}
     return {
         (item, place, key)
         for item, ngrams in enumerate(index.of_item)
@@ -39,10 +40,6 @@ def found_by_index(items, n, documents):
         for found, key in hits
         if found == ngram
     }
-
-
-def _pairs(hits):
-    return zip(hits.ngrams.tolist(), hits.keys, strict=True)
 
 
 def found_by_comparing(items, n, documents):
@@ -93,8 +90,8 @@ def test_the_template_of_a_task_is_no_ngram_of_its_items():
     ]
     index = NgramIndex(items, 13)
     assert not list(index.search([(0, f"some page with {template} and nothing else")]))
-    (hits,) = index.search([(0, items[7].text)])
-    assert set(hits.ngrams.tolist()) == set(index.of_item[7].tolist())
+    ((ngrams, _),) = index.search([(0, items[7].text)])
+    assert set(ngrams.tolist()) == set(index.of_item[7].tolist())
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))

@@ -187,15 +187,15 @@ def test_D15_a_shard_whose_offsets_are_wrong_is_named(packing, tmp_path):
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_a_group_that_another_thread_removes_from_the_cache_is_still_read(packing, monkeypatch):
     """The loader reads ahead in a thread, and metrics.jsonl counts targets in another: they share the cached groups."""
-    cache = document_rows._cache
+    cache = document_rows.cache
 
-    def cache_and_clear(cached, key, value):
-        cache(cached, key, value)
+    def cache_and_clear(cached, *entry):
+        cache(cached, *entry)
         cached.clear()
 
     with Made({"a": [[9] * 40]}, packing) as (samples, _):
         numbers = np.arange(int(samples.rows[0]))
         expected = [samples.batch(numbers)[1].tolist(), samples.figures(5)]
-    monkeypatch.setattr(document_rows, "_cache", cache_and_clear)
+    monkeypatch.setattr(document_rows, "cache", cache_and_clear)
     with Made({"a": [[9] * 40]}, packing) as (samples, _):
         assert [samples.batch(numbers)[1].tolist(), samples.figures(5)] == expected

@@ -8,7 +8,6 @@ from pyarrow import parquet
 
 from stages.lib.errors import UserError
 from stages.lib.sources import examples
-from stages.lib.tuning import records, tuning_sources
 from tests.helpers.data_fixtures import listed, write_jsonl
 
 
@@ -29,10 +28,10 @@ def both(source):
 
 def test_parquet_has_the_conversations_of_json_lines(tmp_path):
     entries = [chat(number) for number in range(60)]
-    of_lines = records.read_chats(write(tmp_path, entries))
+    of_lines = examples.read_chats(write(tmp_path, entries))
     parquet.write_table(pa.Table.from_pylist(entries), tmp_path / "c.parquet", row_group_size=7)
     recipe = {"kind": "chat", "paths": [str(tmp_path / "*.parquet")], "validation": 0.3}
-    of_rows = records.read_chats(listed(tmp_path / "rows", "c", recipe))
+    of_rows = examples.read_chats(listed(tmp_path / "rows", "c", recipe))
     for split in ("train", "validation"):
         rows, lines = ([found.messages for found in getattr(source, split)] for source in (of_rows, of_lines))
         assert rows == lines
@@ -48,9 +47,9 @@ def test_keys_that_other_rows_have_change_no_conversation(tmp_path):
     for number, entry in enumerate(entries):
         entry["messages"] += [{"role": "assistant", "tool_calls": [calls[number % 2]]}, {"role": "tool", "content": ""}]
     parquet.write_table(pa.Table.from_pylist(entries), tmp_path / "c.parquet")
-    of_lines = both(records.read_chats(write(tmp_path, entries)))
+    of_lines = both(examples.read_chats(write(tmp_path, entries)))
     recipe = {"kind": "chat", "paths": [str(tmp_path / "c.parquet")], "validation": 0.3}
-    of_rows = both(records.read_chats(listed(tmp_path / "rows", "c", recipe)))
+    of_rows = both(examples.read_chats(listed(tmp_path / "rows", "c", recipe)))
     assert [(one.messages, one.tools) for one in of_rows] == [(one.messages, one.tools) for one in of_lines]
     assert {str(one.tools) for one in of_rows} == {"None", str([tools[0]]), str([tools[1]])}
     assert of_rows[0].messages[3] == {"role": "assistant", "tool_calls": [calls[of_rows[0].id.endswith(":1")]]}
@@ -77,7 +76,7 @@ def test_pairs_are_read_from_parquet(tmp_path):
 def test_split_field_and_filters(tmp_path, capsys):
     entries = [chat(number, topic=number % 7) for number in range(60)]
     entries.append({"messages": [*entries[0]["messages"], {"role": "user", "content": "x" * 500}], "topic": 0})
-    source = records.read_chats(write(tmp_path, entries, split_field="topic", filters={"max_bytes": 400}))
+    source = examples.read_chats(write(tmp_path, entries, split_field="topic", filters={"max_bytes": 400}))
     assert len(both(source)) == 60
     assert "source c: 1 examples are filtered: filters.max_bytes" in capsys.readouterr().err
     topics = [{int(found.id.rpartition(":")[2]) % 7 for found in side} for side in (source.train, source.validation)]
@@ -101,7 +100,7 @@ def test_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
     path = tmp_path / "bad.jsonl"
     path.write_text(f"{json.dumps(chat(1))}\n\n{line}\n")
     with pytest.raises(UserError) as error:
-        records.read_chats(listed(tmp_path, "c", {"kind": "chat", "paths": [str(path)]}))
+        examples.read_chats(listed(tmp_path, "c", {"kind": "chat", "paths": [str(path)]}))
     found = str(error.value)
     assert found.startswith(f"{path}, line 3{'' if said.startswith(':') else ' '}{said}") and "\n" not in found
 
@@ -110,9 +109,9 @@ def test_documents_are_read_as_examples_with_their_filters(tmp_path):
     entries = [{"text": f"game {number}"} for number in range(40)] + [{"text": ""}, {"text": "long " * 40}, {}]
     recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)], "validation": 0.3}
     limits = {"filters": {"max_words": 20}, "max_malformed": 0.1}
-    source = tuning_sources.read_texts(listed(tmp_path, "a", recipe | limits))
+    source = examples.read_texts(listed(tmp_path, "a", recipe | limits))
     assert sorted(found.text for found in both(source)) == sorted(f"game {number}" for number in range(40))
     with pytest.raises(UserError, match=r"sources.a.max_malformed must be at least .* 1 of 43"):
-        tuning_sources.read_texts(listed(tmp_path / "strict", "a", recipe | {"max_malformed": 0}))
+        examples.read_texts(listed(tmp_path / "strict", "a", recipe | {"max_malformed": 0}))
     with pytest.raises(UserError, match=r"sources.a.kind must be chat to read conversations, got jsonl$"):
-        records.read_chats(tmp_path / "sources/a/list.json")
+        examples.read_chats(tmp_path / "sources/a/list.json")
