@@ -72,7 +72,9 @@ def plan_to_check(files):
         "sources": [f"sources.{name}" for name in CONFIG["sources"] if LIST.format(source=name) in missing],
         "lists": [] if lists_again else [f"sources.{name}" for name in CONFIG["sources"]],
         "manifests": needed,
-        "initial": {run: initial for run, initial in initial_models().items() if first_model(run) in needed},
+        "initial": {
+            run: initial for run, initial in initial_models().items() if of_milestones(MODEL, run)[0] in needed
+        },
         "cache": ".snakemake/caravan",
     }
 
@@ -81,11 +83,6 @@ def initial_models():
     """Return {run: `path` and `config` of the model at a path that it starts from, and the stage that trains it}."""
     starting = {name: run for name, run in CONFIG["runs"].items() if "path" in run.get("initial", {})}
     return {name: run["initial"] | {"stage": training_of(run)} for name, run in starting.items()}
-
-
-def first_model(run):
-    """Return the manifest of the first milestone of a run."""
-    return MODEL.format(run=run, step=next(iter(MILESTONES[run])))
 
 
 def check_all():
