@@ -67,8 +67,9 @@ def of_size(target: ModelRecipe, parameters: float, vocab_size: int) -> ModelRec
         wanted = {math.floor(exact), math.ceil(exact), round(width / ratio)}
         numbers = sorted(layers for layers in wanted if 1 <= layers <= depth)
         models += [dataclasses.replace(thin, num_hidden_layers=layers) for layers in numbers]
-        if one > parameters:
-            break  # wider ones are farther off, and a config.json may have a billion heads
+        if one > parameters:  # wider ones are farther off, and a config.json may have a billion heads
+            models = models or [thin]
+            break
 
     def distance(model: ModelRecipe) -> float:
         size = math.log(num_parameters(model, vocab_size) / parameters)
