@@ -15,7 +15,7 @@ import torch.distributed as dist
 from stages.lib.distributed import collectives
 from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
-from stages.lib.run_directory import crashes, events, history, journal
+from stages.lib.run_directory import events, history, journal
 from stages.lib.run_directory.lease import FILE, HeldError, Lease, job_number
 from stages.lib.training.stop_requests import REASONS, STOP_FILE, StopRequests
 
@@ -46,7 +46,7 @@ def acquire_run_lock(directory: Path, begin: Start) -> Iterator[Lease | None]:
                 _remove_leftovers(directory)
                 for name in (history.FILE, events.FILE):
                     journal.end_last_line(directory / name)
-                crashes.begin_attempt(directory, begin.automatic)
+                history.begin_attempt(directory, begin.automatic)
         yield lease
     finally:
         if lease:
@@ -86,7 +86,11 @@ def _try_lease(directory: Path) -> tuple[Lease | None, str | None]:
     """Return (lease, error): one of them is None on the first rank, both are None on the others."""
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
-            _create(directory)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                reason = f"--train-dir {directory.parent} must be a writable directory: {error.strerror}"
+                raise UserError(reason) from None
             try:
                 return Lease(directory), None
             except HeldError as error:
@@ -119,10 +123,3 @@ def _remove_leftovers(directory: Path) -> None:
         for path in directory.glob(name):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _create(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--train-dir {directory.parent} must be a writable directory: {error.strerror}") from None
