@@ -130,19 +130,14 @@ def _first_node() -> str:
     ranks = f"{size} ranks, of which {local} run on {socket.gethostname()}"
     if path is None:
         raise RankLocalError(f"MASTER_ADDR must name the node of the first rank: there are {ranks}")
-    names = _nodes_of(path)
+    try:
+        names = list(dict.fromkeys(Path(path).read_text(encoding="utf-8").split()))
+    except OSError as error:
+        raise RankLocalError(f"PBS_NODEFILE {path} cannot be read: {error.strerror}") from None
     needed = -(-int(size) // int(local))
     if len(names) < needed:
         raise RankLocalError(f"PBS_NODEFILE must name {needed} nodes, for {ranks}, got {len(names)} in {path}")
     return names[0]
-
-
-def _nodes_of(path: str) -> list[str]:
-    """Return the different names in a node file, in order."""
-    try:
-        return list(dict.fromkeys(Path(path).read_text(encoding="utf-8").split()))
-    except OSError as error:
-        raise RankLocalError(f"PBS_NODEFILE {path} cannot be read: {error.strerror}") from None
 
 
 def _port_of_job() -> int:
