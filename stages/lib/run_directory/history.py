@@ -125,8 +125,12 @@ def trouble_counts(events: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 def troubles(events: Sequence[dict[str, Any]]) -> list[str]:
     """Return the counts of skipped steps, rollbacks and hangs, as text: ["3 steps skipped", "1 rollback"]."""
-    counts = {name.partition(" "): count for name, count in trouble_counts(events).items() if count}
-    return [f"{count:,} {first}{'s' * (count > 1)} {rest}".rstrip() for (first, _, rest), count in counts.items()]
+    words = []
+    for name, count in trouble_counts(events).items():
+        first, _, rest = name.partition(" ")
+        if count:
+            words.append(f"{count:,} {first}{'s' * (count > 1)} {rest}".rstrip())
+    return words
 
 
 def _step_and_samples(event: dict[str, Any]) -> tuple[int, ...]:

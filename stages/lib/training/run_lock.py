@@ -94,17 +94,14 @@ def _try_lease(directory: Path) -> tuple[Lease | None, str | None]:
             try:
                 return Lease(directory), None
             except HeldError as error:
-                text = f"{error}; wait for it, or stop it with `{_stop_command(directory, error)}` (it saves first)"
+                # the file reaches a trainer on any host and in any container
+                stop = f"touch {shlex.quote(str(directory / STOP_FILE))}"
+                stop = f"kill {error.holder.pid}" if error.holder.runs_here() else stop
+                text = f"{error}; wait for it, or stop it with `{stop}` (it saves first)"
                 if job_number() is None:
                     raise UserError(text) from None
                 return None, text
     return None, None
-
-
-def _stop_command(directory: Path, error: HeldError) -> str:
-    if error.holder.runs_here():
-        return f"kill {error.holder.pid}"
-    return f"touch {shlex.quote(str(directory / STOP_FILE))}"  # it reaches a trainer on any host and in any container
 
 
 def clear_leftovers(directory: Path) -> None:
