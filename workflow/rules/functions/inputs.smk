@@ -232,16 +232,13 @@ def evaluations_of_milestone(wildcards):
     return expand(EVALUATION, run=wildcards.run, step=wildcards.step, suite=named("runs", wildcards.run)["suites"])
 
 
-def tuned_from(run, step):
-    """Return the names of the runs that are tuned from a milestone of another run."""
-    return [name for name in TUNED_RUNS if CONFIG["runs"][name]["initial"] == {"run": run, "step": step}]
-
-
 def export_of_evaluation(wildcards):
     """Manifest of the export to score. WorkflowError if neither its run nor a run tuned from it has the suite."""
     suites = {*named("runs", wildcards.run)["suites"]}
-    for run in tuned_from(wildcards.run, milestone(wildcards)):
-        suites.update(CONFIG["runs"][run]["suites"])
+    initial = {"run": wildcards.run, "step": milestone(wildcards)}
+    for run in TUNED_RUNS:
+        if CONFIG["runs"][run]["initial"] == initial:
+            suites.update(CONFIG["runs"][run]["suites"])
     if wildcards.suite not in suites:
         raise WorkflowError(f"run {wildcards.run} has no suite {wildcards.suite}")
     return expand(EXPORT, run=wildcards.run, step=wildcards.step)

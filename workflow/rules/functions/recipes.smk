@@ -73,17 +73,12 @@ def max_malformed_of(source):
 
 
 def training_recipe(wildcards):
-    """Identity keys of a run's recipe."""
-    return argument_of(identity_of_run(wildcards.run))
-
-
-def identity_of_run(run):
-    """Return the identity keys of a run, as data, with its model unless that is another run's.
+    """Identity keys of a run's recipe, with its model unless that is another run's.
 
     The shape that `model.from` names is not in it: that file is an input.
     """
-    model = {key: value for key, value in named("runs", run).get("model", {}).items() if key != "from"}
-    return {**({"model": model} if model else {}), **training_keys(run, "identity")}
+    model = {key: value for key, value in named("runs", wildcards.run).get("model", {}).items() if key != "from"}
+    return argument_of({**({"model": model} if model else {}), **training_keys(wildcards.run, "identity")})
 
 
 def training_keys(run, *kinds):

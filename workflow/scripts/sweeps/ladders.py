@@ -47,10 +47,13 @@ def of_shape(target: ModelRecipe, shape: dict[str, Any]) -> ModelRecipe:
     """Return the model with a width and a depth; keys that `shape` has beside them are taken as they are."""
     width = shape["hidden_size"]
     heads = shape.get("num_attention_heads") or max(1, round(width / _width_per_head(target)))
+    kv_heads = heads * target.kv_heads / target.num_attention_heads
+    divisors = [number for number in range(1, heads + 1) if heads % number == 0]
+    inner = target.intermediate_size * width / target.hidden_size
     keys = {
         "num_attention_heads": heads,
-        "num_key_value_heads": _kv_heads(target, heads),
-        "intermediate_size": _inner(target, width),
+        "num_key_value_heads": min(divisors, key=lambda number: abs(number - kv_heads)),
+        "intermediate_size": max(MULTIPLE, round(inner / MULTIPLE) * MULTIPLE),
     }
     return dataclasses.replace(target, **keys | shape)
 
@@ -80,17 +83,6 @@ def of_size(target: ModelRecipe, parameters: float, vocab_size: int) -> ModelRec
 
 def _width_per_head(target: ModelRecipe) -> int:
     return max(1, target.hidden_size // target.num_attention_heads)
-
-
-def _kv_heads(target: ModelRecipe, heads: int) -> int:
-    wanted = heads * target.kv_heads / target.num_attention_heads
-    divisors = [number for number in range(1, heads + 1) if heads % number == 0]
-    return min(divisors, key=lambda number: abs(number - wanted))
-
-
-def _inner(target: ModelRecipe, width: int) -> int:
-    exact = target.intermediate_size * width / target.hidden_size
-    return max(MULTIPLE, round(exact / MULTIPLE) * MULTIPLE)
 
 
 Config = dict[str, Any]
