@@ -12,6 +12,7 @@ the same.
 A recipe may have variants, of which its data name one: see Variants.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -151,8 +152,10 @@ class Reader:
         check_keys(data, where)
         variants = None
         if isinstance(recipe_type, Variants):
-            variants = recipe_type
-            recipe_type = _chosen(variants, data, where)
+            variants, name = recipe_type, data.get(recipe_type.key, recipe_type.default)
+            if not isinstance(name, str) or name not in variants.types:
+                raise UserError(f"{where}.{variants.key} must be one of {', '.join(variants.types)}, got {shown(name)}")
+            recipe_type = variants.types[name]
         fields, hints = fields_of(recipe_type), hints_of(recipe_type)
         for key in data:
             if key not in fields:
@@ -214,7 +217,9 @@ def _scalar(hint: Any, value: Any, where: str, bounds: Mapping[str, Any]) -> Any
     if type(value) is not hint:
         raise _wrong(hint, bounds, value, where)
     if isinstance(value, str):
-        _check_text(value, where)
+        # no file name, manifest or log can hold other text
+        if "\0" in value or (not value.isascii() and value.encode(errors="replace").decode() != value):
+            raise UserError(f"{where} must be text of Unicode characters without NUL, got {shown(value)}")
     elif isinstance(value, int) and abs(value) >= MAXIMUM:
         raise UserError(f"{where} must be a whole number below 2^63, got {shown(value)}")
     if (
@@ -259,14 +264,6 @@ def check_keys(data: Mapping[Any, Any], where: str) -> None:
 def joined(where: str, key: str) -> str:
     """Return the dotted key of a key below `where`, "" for the config itself."""
     return f"{where}.{key}" if where else key
-
-
-def _chosen(variants: Variants[Recipe], data: dict[str, Any], where: str) -> type[Recipe]:
-    """Return the variant that the data name."""
-    name = data.get(variants.key, variants.default)
-    if not isinstance(name, str) or name not in variants.types:
-        raise UserError(f"{where}.{variants.key} must be one of {', '.join(variants.types)}, got {shown(name)}")
-    return variants.types[name]
 
 
 def _check_variant(recipe_type: type, variants: Variants[Any], key: str, where: str) -> None:
@@ -360,25 +357,37 @@ def written(recipe: Any, kind: str) -> dict[str, Any]:
 
     Defaults are omitted so that a new optional key changes no digest; a test freezes the defaults.
     """
+    recipe_type: Any = type(recipe)
+    keys = {key: getattr(recipe, field.name) for key, field in fields_of(recipe_type).items()}
+    return written_keys(recipe_type, keys, kind)
+
+
+def written_keys(recipe_type: type, keys: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the same of some keys of a recipe, whose groups are recipes, or plain data as a user wrote them."""
     result: dict[str, Any] = {}
-    for field in dataclasses.fields(recipe):
-        value = getattr(recipe, field.name)
-        if dataclasses.is_dataclass(value):
-            nested = written(value, kind)
-            if nested or (field.metadata.get("switch") and field.metadata["kind"] == kind):
-                result[field.name] = nested
+    for key, value in keys.items():
+        field, hint = fields_of(recipe_type)[key], hints_of(recipe_type)[key]
+        if dataclasses.is_dataclass(value) or (groups_of(hint) and isinstance(value, dict)):
+            group = _plain(hint, value, kind)
+            if group or (field.metadata.get("switch") and field.metadata["kind"] == kind):
+                result[key] = group
         elif field.metadata["kind"] == kind and (is_required(field) or value != default_of(field)):
-            result[field.name] = _plain(value, kind)
+            result[key] = _plain(hint, value, kind)
     return result
 
 
-def _plain(value: Any, kind: str) -> Any:
-    """Return a list or mapping of recipes as plain data, any other value unchanged."""
+def _plain(hint: Any, value: Any, kind: str) -> Any:
+    """Return recipes, in a list or mapping too, by `written_keys`, any other value unchanged."""
+    groups, item_type = groups_of(hint), next(reversed(typing.get_args(hint)), None)
+    if dataclasses.is_dataclass(value):
+        return written(value, kind)
+    if groups and isinstance(value, dict):
+        return written_keys(groups[0], value, kind)
     if isinstance(value, list):
-        return [_plain(item, kind) for item in value]
+        return [_plain(item_type, item, kind) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(item, kind) for name, item in value.items()}
-    return written(value, kind) if dataclasses.is_dataclass(value) else value
+        return {name: _plain(item_type, item, kind) for name, item in value.items()}
+    return value
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -430,12 +439,6 @@ def _member(hint: Any, value: Any) -> Any:
     return next((part for part in members if is_group(part) == isinstance(value, dict)), members[0])
 
 
-def _check_text(value: str, where: str) -> None:
-    """Raise UserError for text that no file name, manifest or log can hold."""
-    if "\0" in value or (not value.isascii() and value.encode(errors="replace").decode() != value):
-        raise UserError(f"{where} must be text of Unicode characters without NUL, got {shown(value)}")
-
-
 def shown(value: Any) -> str:
     """Return a value for a message, shortened: it may be megabytes of text, or anchors of YAML that explode."""
     if value is None:
@@ -447,14 +450,13 @@ def shown(value: Any) -> str:
 
 
 def _convert_float(value: Any, where: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value) if abs(value) < MAXIMUM_FLOAT else math.inf
-    elif isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
-        try:
+    number = None
+    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
+        with contextlib.suppress(ValueError):
             number = float(value)
-        except ValueError:
-            raise UserError(f"{where} must be a number, got {shown(value)}") from None
-    else:
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value) if abs(value) < MAXIMUM_FLOAT else math.inf
+    if number is None:
         raise UserError(f"{where} must be a number, got {shown(value)}")
     if not math.isfinite(number):
         raise UserError(f"{where} must be a finite number, got {shown(value)}")

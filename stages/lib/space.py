@@ -9,9 +9,8 @@ import resource
 import tempfile
 from pathlib import Path
 
+from stages.lib import files
 from stages.lib.errors import UserError
-
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def require(directory: Path | str, num_bytes: int, what: str, num_files: int = 1) -> None:
@@ -36,18 +35,17 @@ def require(directory: Path | str, num_bytes: int, what: str, num_files: int = 1
             raise UserError(
                 f"{what} needs files of {amount(size)} in {directory}, but `ulimit -f` allows {amount(limit)} per file"
             )
-        _reserve(directory, [size] * num_files, f"{what} needs {amount(num_bytes)} in {directory}")
+        with contextlib.ExitStack() as opened:
+            for _ in range(num_files):
+                file = opened.enter_context(tempfile.TemporaryFile(dir=directory))  # nameless: a kill leaves nothing
+                error = _allocate(file.fileno(), size)
+                if error in files.FULL:
+                    raise UserError(
+                        f"{what} needs {amount(num_bytes)} in {directory}, which its file system refuses: "
+                        f"{os.strerror(error)}"
+                    )
     except OSError as error:
         raise UserError(f"{directory} must be a directory that can be written: {error.strerror}") from None
-
-
-def _reserve(directory: Path, sizes: list[int], need: str) -> None:
-    with contextlib.ExitStack() as files:
-        for size in sizes:
-            file = files.enter_context(tempfile.TemporaryFile(dir=directory))  # nameless: a kill leaves nothing
-            error = _allocate(file.fileno(), size)
-            if error in FULL:
-                raise UserError(f"{need}, which its file system refuses: {os.strerror(error)}")
 
 
 def _allocate(descriptor: int, num_bytes: int) -> int:

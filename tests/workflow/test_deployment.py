@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from scripts import deployment
+from scripts import commands
 from stages.registry import STAGES
 from tests.workflow.checkout import HOME, copy_project, write_commands
 
@@ -95,7 +95,7 @@ def test_a_slurm_job_whose_container_has_no_srun_is_one_sentence(monkeypatch, tm
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["snakemake", "--executor", "slurm-jobstep"])
     with pytest.raises(SystemExit) as end:
-        deployment.deployed_by(None)
+        commands.deployed_by(None)
     assert end.value.code == 2
     assert capsys.readouterr().err == (
         "slurm: the container of this job has no srun, by which Snakemake starts it: give no container to sbatch; "
@@ -113,6 +113,6 @@ def test_both_images_have_the_same_steps():
 
 def test_an_image_in_a_path_with_a_space_is_refused(capsys):
     with pytest.raises(SystemExit) as end:
-        deployment.image_of(None, HOME / "a space")
+        commands.image_of(None, HOME / "a space")
     assert end.value.code == 2
     assert capsys.readouterr().err == f"apptainer: the checkout must have a path without spaces, got {HOME}/a space\n"

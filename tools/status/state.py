@@ -14,8 +14,8 @@ from stages.lib.checkpoints.commit import COMMIT, read_commit
 from stages.lib.errors import UserError
 from stages.lib.manifest import ModelManifest
 from stages.lib.render.numbers import clock
-from stages.lib.run_directory import crashes, history, lease
 from stages.lib.run_directory import events as run_events
+from stages.lib.run_directory import history, lease
 from stages.lib.training import stop_requests
 
 RECENT = 20
@@ -157,7 +157,7 @@ def _state(directory: Path, events: Sequence[dict[str, Any]]) -> str:
     if last["event"] == "hang":
         detected = f"detected after {clock(last['seconds'])} by rank {last['rank']} on {last['host']}"
         return f"hung {at}, {detected}; restart to resume"
-    return f"{crashes.describe_kill(last)}; restart to resume"
+    return f"{history.describe_kill(last)}; restart to resume"
 
 
 def ago(moment: float) -> str:

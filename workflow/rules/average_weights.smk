@@ -14,7 +14,7 @@ rule average_weights:
         "../envs/caravan.yml"
     params:
         recipe=recipe_of("average_weights"),
-        directory=average_directory,
+        directory=directory_of_run("average"),
         code=rerun_on_code("average_weights"),
     shell:
         "python -m stages.average_weights --models {input.models:q} --directory {params.directory:q}"

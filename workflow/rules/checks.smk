@@ -61,6 +61,10 @@ def plan_to_check(files):
     missing = {path for path in needed if not Path(path).exists()}
     recipes = recipes_to_check()
     lists_again = workflow.dag_settings.forceall or "list" in workflow.dag_settings.forcerun
+    initial = {}
+    for name, run in CONFIG["runs"].items():  # `path` and `config` of models at a path, and the stage that starts there
+        if "path" in run.get("initial", {}) and of_milestones(MODEL, name)[0] in needed:
+            initial[name] = run["initial"] | {"stage": training_of(run)}
     for where, part in recipes.items():
         ranks = ranks_of(part["stage"]) if not missing.isdisjoint(part.get("milestones", ())) else None
         if ranks is not None:
@@ -72,20 +76,9 @@ def plan_to_check(files):
         "sources": [f"sources.{name}" for name in CONFIG["sources"] if LIST.format(source=name) in missing],
         "lists": [] if lists_again else [f"sources.{name}" for name in CONFIG["sources"]],
         "manifests": needed,
-        "initial": {run: initial for run, initial in initial_models().items() if first_model(run) in needed},
+        "initial": initial,
         "cache": ".snakemake/caravan",
     }
-
-
-def initial_models():
-    """Return {run: `path` and `config` of the model at a path that it starts from, and the stage that trains it}."""
-    starting = {name: run for name, run in CONFIG["runs"].items() if "path" in run.get("initial", {})}
-    return {name: run["initial"] | {"stage": training_of(run)} for name, run in starting.items()}
-
-
-def first_model(run):
-    """Return the manifest of the first milestone of a run."""
-    return MODEL.format(run=run, step=next(iter(MILESTONES[run])))
 
 
 def check_all():
@@ -97,7 +90,8 @@ def check_all():
         check_writable(Path(RESULTS))
     plan = plan_to_check([] if IS_MODULE else wanted_files())
     checked = check_stages(plan, HOME)
-    others = sentence_of_others(RESULTS, CONFIG["runs"], runs_of(checked.stale), reruns_stale())
+    stale = [run for run in CONFIG["runs"] if not {*of_milestones(MODEL, run)}.isdisjoint(checked.stale)]
+    others = sentence_of_others(RESULTS, CONFIG["runs"], stale, reruns_stale())
     for sentence in [*checked.warnings, *sentences_of_stale(checked.stale, reruns_stale()), *filter(None, [others])]:
         logger.warning(f"caravan: {sentence}")
     return checked
@@ -116,11 +110,6 @@ def check_profile():
             f"imports these rules as {', '.join(renamed.values())}; give them these names in the profile, or import "
             "them without `as`"
         )
-
-
-def runs_of(paths):
-    """Return the names of the runs whose milestones are among `paths`."""
-    return [run for run in CONFIG["runs"] if not {*of_milestones(MODEL, run)}.isdisjoint(paths)]
 
 
 def reruns_stale():

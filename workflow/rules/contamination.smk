@@ -44,7 +44,7 @@ rule find_contamination:
     input:
         corpus=corpus_of_wildcard,
         suite_items=items_of_suite,
-        overlaps=overlaps_of_corpus,
+        overlaps=of_all_parts(OVERLAPS),
     output:
         result("find_contamination"),
     log:

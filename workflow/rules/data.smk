@@ -17,7 +17,7 @@ rule list:
         code=CODE["list"],
     params:
         recipe=source_recipe,
-        classifier=classifier_option,
+        classifier=option_of("classifier"),
         code=rerun_on_code("list"),
     shell:
         "python -m stages.list --name {wildcards.source} --output {output:q} {params.classifier:q}"
@@ -85,7 +85,7 @@ rule hash_documents:
 
 rule find_duplicates:
     input:
-        hashes_of_corpus,
+        of_all_parts(HASHES),
     output:
         result("find_duplicates"),
     log:
@@ -123,7 +123,7 @@ rule sketch:
 
 rule find_candidates:
     input:
-        sketches_of_corpus,
+        of_all_parts(SKETCHES),
     output:
         result("find_candidates"),
     log:
@@ -161,7 +161,7 @@ rule copy_candidates:
 rule verify_duplicates:
     input:
         candidates=candidates_of_corpus,
-        copies=copies_of_corpus,
+        copies=of_all_parts(COPIES),
         duplicates=duplicates_of_corpus,
     output:
         result("verify_duplicates"),
@@ -173,7 +173,7 @@ rule verify_duplicates:
         code=CODE["verify_duplicates"],
     params:
         recipe=recipe_of("verify_duplicates"),
-        duplicates=duplicates_option,
+        duplicates=option_of("duplicates"),
         code=rerun_on_code("verify_duplicates"),
     shell:
         "python -m stages.verify_duplicates --candidates {input.candidates:q} --copies {input.copies:q}"
@@ -208,7 +208,7 @@ rule tokenize:
 rule index:
     input:
         tokenizer=tokenizer_of_corpus,
-        parts=parts_of_corpus,
+        parts=of_all_parts(PART),
     output:
         result("index"),
     log:

@@ -19,7 +19,7 @@ rule evaluate:
         omp_threads=threads_of_job,
     params:
         recipe=evaluate_recipe,
-        prompt_completion=prompt_completion_option,
+        prompt_completion=option_of("prompt_completion"),
         code=rerun_on_code("evaluate"),
     shell:
         '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'
@@ -45,7 +45,7 @@ rule evaluate_baseline:
     params:
         baseline=baseline_option,
         recipe=evaluate_recipe,
-        prompt_completion=prompt_completion_option,
+        prompt_completion=option_of("prompt_completion"),
         code=rerun_on_code("evaluate_baseline"),
     shell:
         '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'

@@ -29,8 +29,8 @@ rule finetune:
         recipe=training_recipe,
         until=milestone,
         initial=initial_option,
-        previous=previous_option,
-        train_dir=train_directory,
+        previous=option_of("previous"),
+        train_dir=directory_of_run("train"),
         code=rerun_on_code("finetune"),
     shell:
         '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'

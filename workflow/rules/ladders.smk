@@ -16,7 +16,7 @@ rule predict:
         "../envs/caravan.yml"
     params:
         recipe=prediction_recipe,
-        model_config=model_config_option,
+        model_config=option_of("model_config"),
         code=rerun_on_code("predict"),
     shell:
         "python -m stages.predict --models {input.models:q} --corpus {input.corpus:q} {params.model_config:q}"

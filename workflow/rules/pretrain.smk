@@ -27,10 +27,10 @@ rule pretrain:
         attempt=attempt_of_job,
     params:
         recipe=training_recipe,
-        model_config=model_config_option,
+        model_config=option_of("model_config"),
         initial=initial_option,
-        previous=previous_option,
-        train_dir=train_directory,
+        previous=option_of("previous"),
+        train_dir=directory_of_run("train"),
         code=rerun_on_code("pretrain"),
     shell:
         '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'

@@ -11,7 +11,7 @@ rule summarize:
         evaluations=all_evaluations,
         baselines=all_baselines,
         contamination=all_contamination,
-        ladders=predictions_of_all,
+        ladders=all_predictions,
         corpora=corpora_of_all,
         lists=lists_of_all,
     output:

@@ -41,7 +41,11 @@ def fingerprints(modules: Iterable[str], root: Path) -> dict[str, str]:
 
     Raises FileNotFoundError if a module does not exist.
     """
-    kept = _read_kept(root)
+    try:
+        data = json.loads(_kept_at(root).read_bytes())
+        kept = {name: Source(**fields) for name, fields in data.items()}
+    except (OSError, ValueError, TypeError, AttributeError):  # missing or damaged
+        kept = {}
     found: dict[str, Source] = {}
 
     @functools.cache
@@ -90,15 +94,6 @@ def _kept_at(root: Path) -> Path:
     return Path(importlib.util.cache_from_source(str(root / "stages/fingerprints.py"))).with_suffix(".json")
 
 
-def _read_kept(root: Path) -> dict[str, Source]:
-    """Return the sources by module that an earlier call kept: {} if their file is missing or damaged."""
-    try:
-        data = json.loads(_kept_at(root).read_bytes())
-        return {name: Source(**fields) for name, fields in data.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
 def _keep(sources: dict[str, Source], root: Path) -> None:
     """Write the sources, unless Python keeps no compiled files, or their place cannot be written."""
     if sys.dont_write_bytecode:
@@ -143,8 +138,5 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

@@ -115,7 +115,7 @@ def _rows(schema: Schema, section: str, prefix: str) -> list[str]:
         if group:
             rows += _rows(group, section, f"{prefix}{key}.")
             continue
-        default = needed.get(key) or _default_of(part)
+        default = needed.get(key) or ("" if part.get("default") is None else f"`{json.dumps(part['default'])}`")
         meaning = part["description"].replace("|", "\\|")
         example = _example_of(f"{section}{prefix}{key}".replace("[]", ".[]").split("."), part)
         rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {example} | {part['x-kind']} | {meaning} |")
@@ -143,11 +143,6 @@ def _rows_of_difference(section: str, prefix: str, key: str, part: Schema, other
     without = ", ".join(f"`{name}`" for name in others if name not in own)
     meaning = f"For a tuned run: the other keys of `{like}`, except {without}."
     return [*shown, f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | | {meaning} |"]
-
-
-def _default_of(schema: Schema) -> str:
-    value = schema.get("default")
-    return "" if value is None else f"`{json.dumps(value)}`"
 
 
 def _type_of(schema: Schema) -> str:

@@ -13,7 +13,7 @@ import mmap
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,9 @@ from stages.lib.checkpoints import dcp_metadata
 from stages.lib.checkpoints.commit import directory_beside, publish, read_marker, write_commit
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
+
+if TYPE_CHECKING:
+    from stages.lib.run_directory.lease import Lease
 
 BYTES_OF_FILE, MAX_FILES = 2**31, 8
 """Least bytes per file if a rank writes several, and the largest number of these."""
@@ -96,14 +99,6 @@ def map_record(directory: Path, place: _StorageInfo) -> torch.Tensor:
     count = storage.nbytes() // described.itemsize
     flat = torch.frombuffer(pages, dtype=described.dtype, count=count, offset=before)
     return flat.as_strided(described.shape, described.stride(), described.storage_offset())
-
-
-class Lease(Protocol):
-    """The lease of a run directory."""
-
-    def check(self) -> None:
-        """Raise UserError if the lease is lost."""
-        ...
 
 
 def save(
@@ -259,37 +254,26 @@ class _HashingFileSystem(FileSystem):
             if mode != "wb" or Path(path).name.startswith(".metadata"):
                 yield stream
                 return
-            hashing = _HashingStream(stream)
+            hashing = _HashingStream(cast(IO[bytes], stream))
             try:
                 yield hashing
             except Exception as error:
                 self.failed = hashing.failed or error  # torch's zip writer hides why a write failed
                 return
-            self.described[Path(path).name] = {"bytes": hashing.writer.bytes, "sha256": hashing.writer.hash.hexdigest()}
+            self.described[Path(path).name] = {"bytes": hashing.bytes, "sha256": hashing.hash.hexdigest()}
 
 
-class _HashingStream(io.RawIOBase):
-    """The methods of a file that torch.save and DCP call, over a `HashingWriter`."""
+class _HashingStream(files.HashingWriter):
+    """A `HashingWriter` that keeps its error."""
 
-    def __init__(self, file: Any) -> None:
-        self.writer = files.HashingWriter(file)
-        self.failed: OSError | None = None
+    failed: OSError | None = None
 
     def write(self, data: Any) -> int:
         try:
-            return self.writer.write(data)
+            return super().write(data)
         except OSError as error:
             self.failed = error
             raise
-
-    def tell(self) -> int:
-        return self.writer.bytes
-
-    def fileno(self) -> int:
-        return self.writer.fileno()
-
-    def writable(self) -> bool:
-        return True
 
 
 class _HashingDiskWriter(dcp.FileSystemWriter):

@@ -11,7 +11,6 @@ The last does not hold its config, which the caller then gives. The sizes of a c
 commit.json; `convert` compares their hashes.
 """
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model import key_table
 from stages.lib.model.architectures import ARCHITECTURES
-from stages.lib.model.key_table import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 
@@ -164,10 +162,19 @@ def _of_checkpoint(directory: Path, base: Path | None) -> FoundModel:
     table = key_table.build(model_config, commit["vocab_size"])
     found = None
     if "adapter" in commit:
-        found = adapter.find_base(directory, commit, base, functools.partial(_base_of, model_config))
+
+        def find_base(path: Path, config: Path | None) -> tuple[Path, Read]:
+            model = find(path, "--base", None if config is None else model_config, f"{config}: ")
+            return model.path, model.read
+
+        found = adapter.find_base(directory, commit, base, find_base)
         adapter.check_keys(directory, table, found)
     else:
-        _check_keys(directory, table)
+        for key in dcp.keys_of(directory):
+            if key.startswith("model.") and key.removeprefix("model.") not in table.by_key:
+                raise UserError(
+                    f"{directory} must hold only the tensors of its model of {len(table.layers)} layers, found {key}"
+                )
     return FoundModel(
         directory=directory,
         model_config=model_config,
@@ -179,21 +186,6 @@ def _of_checkpoint(directory: Path, base: Path | None) -> FoundModel:
         tokenizer=commit["tokenizer"],
         adapter=found,
     )
-
-
-def _base_of(model_config: ModelRecipe, path: Path, config: Path | None) -> tuple[Path, Read]:
-    """(what is hashed, reader) of the model at a path beside which adapters were trained."""
-    found = find(path, "--base", None if config is None else model_config, f"{config}: ")
-    return found.path, found.read
-
-
-def _check_keys(directory: Path, table: KeyTable) -> None:
-    """Raise UserError if a checkpoint's model has a tensor that its config does not have."""
-    for key in dcp.keys_of(directory):
-        if key.startswith("model.") and key.removeprefix("model.") not in table.by_key:
-            raise UserError(
-                f"{directory} must hold only the tensors of its model of {len(table.layers)} layers, found {key}"
-            )
 
 
 def _not_a_model(path: Path, option: str) -> UserError:
@@ -217,13 +209,8 @@ def read_weights(directory: Path, merge: bool, base: Path | None) -> tuple[Read,
         return dcp.model_reader(directory), None
     found = find(directory, base=base)
     assert found.adapter is not None
-    _verify_bases(found.adapter)
-    return found.read, found.adapter
-
-
-def _verify_bases(adapter: Adapter) -> None:
-    """Raise UserError if a file changed of the base, or of the base that this was trained beside, and so on."""
-    above: Adapter | None = adapter
+    above: Adapter | None = found.adapter  # the adapters, those of their base, and so on
     while above is not None and (above.base / COMMIT).exists():  # other models were hashed when they were found
         verify(above.base, read_commit(above.base))
         above = find(above.base).adapter
+    return found.read, found.adapter

@@ -55,9 +55,9 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     """
     found = model_files.find_fms(path)
     assert found is not None
-    known, files = found
+    name, files = found
     stored: dict[str, StoredTensor] = {}
-    for tensor in READERS[known.name](path, files):
+    for tensor in READERS[name](path, files):
         if tensor.key in stored:
             names = f"{stored[tensor.key].path.name} and {tensor.path.name}"
             raise UserError(f"{path} must hold {tensor.key} once, found it in {names}")
@@ -185,25 +185,6 @@ UNFUSED = {
 """{fused: its parts, from the top row down}"""
 
 
-def current_name(key: str) -> str:
-    """Return the name of a stored tensor in ibm-fms 1.4 and later, with `fused_weights` on or off."""
-    name = ".".join(part for part in key.split(".") if part not in WRAPPERS)
-    for old, new in RENAMED:
-        name = re.sub(old, new, name)
-    return name
-
-
-def by_current_name(keys: Iterable[str], path: object) -> dict[str, str]:
-    """Return {current name: stored key}. Raises UserError if a tensor stands there under two keys."""
-    found: dict[str, str] = {}
-    for key in keys:
-        name = current_name(key)
-        if name in found:
-            raise UserError(f"{path} must hold {name} once, found it as {found[name]} and as {key}")
-        found[name] = key
-    return found
-
-
 def of_experts(weight: Weight) -> list[int] | None:
     """Return the shape in which ibm-fms stores the experts of a layer, apart from each other: [E, rows, columns].
 
@@ -232,7 +213,7 @@ DTYPES = tuple(SAFETENSORS_DTYPES.values())
 EMBEDDING, HEAD = "base_model.embedding.weight", "head.weight"
 
 Stored = Mapping[str, StoredTensor]
-"""{current name, see fms_keys: tensor}"""
+"""{current name, see _by_current_name: tensor}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +261,15 @@ def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSMod
 
 
 def _by_current_name(path: Path, tied: bool) -> dict[str, StoredTensor]:
-    tensors = stored_tensors(path)
-    stored = {name: tensors[key] for name, key in by_current_name(tensors, path).items()}
+    """Return the tensors by their names in ibm-fms 1.4 and later, with `fused_weights` on or off."""
+    stored: dict[str, StoredTensor] = {}
+    for key, tensor in stored_tensors(path).items():
+        name = ".".join(part for part in key.split(".") if part not in WRAPPERS)
+        for old, new in RENAMED:
+            name = re.sub(old, new, name)
+        if name in stored:
+            raise UserError(f"{path} must hold {name} once, found it as {stored[name].key} and as {key}")
+        stored[name] = tensor
     if tied and EMBEDDING not in stored and HEAD in stored:  # safetensors stores one name of a tensor with two
         stored[EMBEDDING] = stored[HEAD]
     if EMBEDDING not in stored:
@@ -319,11 +307,9 @@ def _key_rows(stored: Stored, config: ModelRecipe) -> int:
     """The rows of the first layer's keys; 0 if it has none."""
     attention = "base_model.layers.0.attn.in_proj"
     fused = _size(stored, f"{attention}.qkv_fused.weight", 0)
-    return (
-        (fused - config.num_attention_heads * config.head_size) // 2
-        if fused
-        else _size(stored, f"{attention}.key.weight", 0)
-    )
+    if not fused:
+        return _size(stored, f"{attention}.key.weight", 0)
+    return (fused - config.num_attention_heads * config.head_size) // 2
 
 
 def _size(stored: Stored, name: str, dimension: int) -> int:

@@ -147,16 +147,16 @@ class CheckpointManager:
 
         def committed(seconds: float) -> None:
             done(seconds)  # first: a kill must not leave only checkpoints of which no event tells the descent
-            self._remove(lambda: self._beyond_keep(step), self.checkpointer.group)
+            self._remove(beyond_keep, self.checkpointer.group)
+
+        def beyond_keep() -> list[int]:
+            # later checkpoints belong to another milestone: they stay
+            rolling = [other for other in complete_steps(self.directory, step) if not self._is_milestone(other)]
+            return rolling[: -self.keep]
 
         self.checkpointer.save(
             directory, tensors, {"step": step, **progress, **self.identity.to_json()}, self.lease, committed
         )
-
-    def _beyond_keep(self, at_most: int) -> list[int]:
-        """Return the steps whose checkpoints may be deleted. Later ones belong to another milestone: they stay."""
-        rolling = [step for step in complete_steps(self.directory, at_most) if not self._is_milestone(step)]
-        return rolling[: -self.keep]
 
     def _is_milestone(self, step: int) -> bool:
         return (directory_of(self.directory, step) / MILESTONE).exists()

@@ -15,7 +15,6 @@ loader, which lie beside the .distcp files, are not read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib import files, manifest
@@ -28,15 +27,6 @@ KIND = "checkpoint of ibm-fms or fms-fsdp"
 METADATA = ".metadata"
 SAFETENSORS = (".safetensors",)
 TORCH = (".pth", ".pt", ".bin")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Format:
-    """A format of such checkpoints."""
-
-    name: str
-    files: Callable[[Path], list[Path]]
-    """Return the files with the tensors of a path, [] if it has another format."""
 
 
 def _dcp(path: Path) -> list[Path]:
@@ -53,21 +43,22 @@ def _files_with(suffixes: tuple[str, ...]) -> Callable[[Path], list[Path]]:
 
 
 # in this order: a DCP directory has metadata.pth as well
-FORMATS = (
-    Format(name="dcp", files=_dcp),
-    Format(name="safetensors", files=_files_with(SAFETENSORS)),
-    Format(name="torch", files=_files_with(TORCH)),
-)
+FORMATS: dict[str, Callable[[Path], list[Path]]] = {
+    "dcp": _dcp,
+    "safetensors": _files_with(SAFETENSORS),
+    "torch": _files_with(TORCH),
+}
+"""{format: function that returns the files with the tensors of a path, [] if it has another format}"""
 
 
-def find_fms(path: Path) -> tuple[Format, list[Path]] | None:
-    """Return the format of a checkpoint and its files; None if the path is not one."""
+def find_fms(path: Path) -> tuple[str, list[Path]] | None:
+    """Return the format of a checkpoint, a key of FORMATS, and its files; None if the path is not one."""
     torn = path.parent.name == "checkpoints" and path.name.isdecimal()  # one of ours that has no commit.json
     if torn or (path / COMMIT).exists() or (path / CONFIG).exists():
         return None
-    for known in FORMATS:
-        if files := known.files(path):
-            return known, files
+    for name, files_of in FORMATS.items():
+        if files := files_of(path):
+            return name, files
     return None
 
 

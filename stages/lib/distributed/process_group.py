@@ -130,19 +130,14 @@ def _first_node() -> str:
     ranks = f"{size} ranks, of which {local} run on {socket.gethostname()}"
     if path is None:
         raise RankLocalError(f"MASTER_ADDR must name the node of the first rank: there are {ranks}")
-    names = _nodes_of(path)
+    try:
+        names = list(dict.fromkeys(Path(path).read_text(encoding="utf-8").split()))
+    except OSError as error:
+        raise RankLocalError(f"PBS_NODEFILE {path} cannot be read: {error.strerror}") from None
     needed = -(-int(size) // int(local))
     if len(names) < needed:
         raise RankLocalError(f"PBS_NODEFILE must name {needed} nodes, for {ranks}, got {len(names)} in {path}")
     return names[0]
-
-
-def _nodes_of(path: str) -> list[str]:
-    """Return the different names in a node file, in order."""
-    try:
-        return list(dict.fromkeys(Path(path).read_text(encoding="utf-8").split()))
-    except OSError as error:
-        raise RankLocalError(f"PBS_NODEFILE {path} cannot be read: {error.strerror}") from None
 
 
 def _port_of_job() -> int:
@@ -247,23 +242,18 @@ def _device() -> torch.device:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         return device
-    if os.environ.get("RANK", "0") == "0":
-        _warn_of_cpu(num_gpus, num_ranks, int(os.environ.get(gpus.LISTED, "0")))
-    return torch.device("cpu")
-
-
-def _warn_of_cpu(num_gpus: int, num_ranks: int, listed: int) -> None:
-    """Log why GPUs are not used. `num_gpus`: by torch; `listed`: by nvidia-smi, if `ranks` is auto."""
-    if listed > num_gpus:
+    is_first, listed = os.environ.get("RANK", "0") == "0", int(os.environ.get(gpus.LISTED, "0"))
+    if is_first and listed > num_gpus:
         logger.warning(
             "running on the CPU: nvidia-smi lists %s GPUs, and torch %s can use %s; `python -m tools.doctor` "
             "says what to check",
             *(listed, torch.__version__, num_gpus),
         )
-    elif num_gpus:
+    elif is_first and num_gpus:
         logger.warning(
             "running on the CPU: this machine has %s ranks and only %s GPUs; set `ranks` in the profile to the number "
             "of GPUs, or to auto",
             num_ranks,
             num_gpus,
         )
+    return torch.device("cpu")

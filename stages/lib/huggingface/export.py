@@ -27,7 +27,7 @@ from stages.lib import files, space
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import INDEX, WEIGHTS
 from stages.lib.model import key_table
-from stages.lib.model.key_table import KeyTable, LoraRecipe, Weight, keys_of
+from stages.lib.model.key_table import KeyTable, LoraRecipe, Weight
 from stages.lib.model.lora import MATRICES, adapted_weights, adapter_key
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.render.terminal import track
@@ -77,7 +77,7 @@ def write_weights(
 
     def tensors(groups: Iterable[list[Weight]]) -> Iterator[tuple[str, torch.Tensor]]:
         for group in groups:
-            yield from hf_tensors(cut(read(keys_of(group)), table), group).items()
+            yield from hf_tensors(cut(read([weight.key for weight in group]), table), group).items()
             space.trim_memory()
 
     if dtype is None:
@@ -92,7 +92,8 @@ def write_weights(
 
 def rounded_group(table: KeyTable, group: Sequence[Weight], read: Read, dtype: str) -> dict[str, torch.Tensor]:
     """Some of our own tensors as exported, {FMS key: tensor}: rounded to `dtype`, cut to the vocabulary."""
-    return {key: tensor.to(DTYPES[dtype]) for key, tensor in cut(read(keys_of(list(group))), table).items()}
+    tensors = cut(read([weight.key for weight in group]), table)
+    return {key: tensor.to(DTYPES[dtype]) for key, tensor in tensors.items()}
 
 
 def rounded_state(model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str) -> dict[str, torch.Tensor]:
@@ -134,7 +135,9 @@ class RoundingWriter:
 
     def write(self, position: int, tensor: torch.Tensor, dtype: torch.dtype) -> None:
         """Write a tensor's elements, rounded to `dtype`, from a byte of the file on."""
-        with _one_thread():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
             for part in tensor.reshape(-1).split(PART_BYTES // dtype.itemsize):
                 buffer = self._free.pop()
                 rounded = buffer[: part.numel() * dtype.itemsize]
@@ -143,6 +146,8 @@ class RoundingWriter:
                 future = self._pool.submit(_write_all, self._file.fileno(), memoryview(rounded.numpy().data), position)
                 self._writing = future, buffer
                 position += rounded.numel()
+        finally:
+            torch.set_num_threads(threads)
 
     def _wait(self) -> None:
         """Wait until the last part is written, and take its buffer back."""
@@ -159,16 +164,6 @@ def _write_all(descriptor: int, data: memoryview, position: int) -> None:
         data, position = data[written:], position + written
     # the disk begins to write now, not when the file is synced; pages that are not yet written stay in memory
     os.posix_fadvise(descriptor, begin, size, os.POSIX_FADV_DONTNEED)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from stages.lib.model.loss import IGNORED
+from stages.lib.model.model_recipe import ModelRecipe
 
 
 class Routing(NamedTuple):
@@ -61,11 +62,12 @@ class Experts(nn.Module):
 class SparseFeedForward(nn.Module):
     """A router and its experts."""
 
-    def __init__(self, num_experts: int, experts_per_token: int, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.num_experts, self.experts_per_token = num_experts, experts_per_token
-        self.gate = nn.Linear(hidden_size, num_experts, bias=False)
-        self.cond_ffn = Experts(num_experts, hidden_size, intermediate_size)
+        assert recipe.router is not None
+        self.num_experts, self.experts_per_token = recipe.router.num_experts, recipe.router.experts_per_token
+        self.gate = nn.Linear(recipe.hidden_size, self.num_experts, bias=False)
+        self.cond_ffn = Experts(self.num_experts, recipe.hidden_size, recipe.intermediate_size)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[B, L, D] -> ([B, L, D], the router's probabilities [B, L, E] of at least float32)."""

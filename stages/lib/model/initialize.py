@@ -51,7 +51,9 @@ def fill(name: str, parameter: torch.Tensor, std: float, seed: int) -> None:
     shape = parameter.shape
 
     def fill_block(block: int) -> None:
-        drawn = draw_block(name, block, shape, std, seed)
+        generator = torch.Generator().manual_seed(mixed_seed(seed, name, block))
+        rows = min(ROWS, shape[0] - block * ROWS)
+        drawn = torch.empty(rows, shape[1]).normal_(std=std, generator=generator)  # float32, on the CPU
         begin = max(first_row, block * ROWS)
         end = min(first_row + len(local), block * ROWS + len(drawn))
         with torch.no_grad():  # a thread begins with gradients
@@ -60,13 +62,6 @@ def fill(name: str, parameter: torch.Tensor, std: float, seed: int) -> None:
     blocks = range(first_row // ROWS, -(-(first_row + len(local)) // ROWS))
     with ThreadPoolExecutor(cores_of_rank()) as pool:  # one thread draws 8 billion weights in a minute
         list(pool.map(fill_block, blocks))
-
-
-def draw_block(name: str, block: int, shape: torch.Size, std: float, seed: int) -> torch.Tensor:
-    """Rows [block * ROWS, ...) of a parameter of `shape` [rows, columns]: float32, on the CPU."""
-    generator = torch.Generator().manual_seed(mixed_seed(seed, name, block))
-    rows = min(ROWS, shape[0] - block * ROWS)
-    return torch.empty(rows, shape[1]).normal_(std=std, generator=generator)
 
 
 def mixed_seed(seed: int, name: str, number: int) -> int:

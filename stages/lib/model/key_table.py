@@ -143,11 +143,6 @@ class KeyTable:
         return {name: shape for weight in self.weights for name, shape in weight.part_shapes().items()}
 
 
-def keys_of(weights: list[Weight] | tuple[Weight, ...]) -> list[str]:
-    """The FMS keys of some weights."""
-    return [weight.key for weight in weights]
-
-
 def build(recipe: ModelRecipe, vocab_size: int) -> KeyTable:
     """The tensors of a model with an embedding of `vocab_size` rows."""
     hidden_size, numbers = recipe.hidden_size, range(recipe.num_hidden_layers)

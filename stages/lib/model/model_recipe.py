@@ -55,7 +55,7 @@ class RouterShape:
     """Number of experts that a token passes through."""
 
     aux_loss_weight: float
-    """Weight of the auxiliary loss that balances the experts' load, see `load_balancing.py`."""
+    """Weight of the auxiliary loss that balances the experts' load, see `experts.routing`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from torch.nn.attention import varlen
 from stages.lib import vector_math
 from stages.lib.model.experts import Routing, SparseFeedForward, routing
 from stages.lib.model.loss import chunked_cross_entropy, chunked_log_probs
-from stages.lib.model.model_recipe import ModelRecipe, RouterShape
+from stages.lib.model.model_recipe import ModelRecipe
 
 
 class Segments(NamedTuple):
@@ -204,7 +204,7 @@ class Attention(nn.Module):
         mask: Mask = None,
         cache: LayerCache | None = None,
     ) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]. `mask`: from `attention.mask_of`. `cache`: keys and values of earlier positions."""
+        """[B, L, D] -> [B, L, D]. `mask`: from `mask_of`. `cache`: keys and values of earlier positions."""
         q, k, v = self.project(x, cosine, sine)
         if cache is not None:
             k, v = cache.append(k, v)
@@ -241,7 +241,7 @@ class Block(nn.Module):
         self.ln = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
         self.attn = Attention(recipe)
         self.ff_ln = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
-        self.ff_sub_layer = FeedForward(recipe) if recipe.router is None else _sparse(recipe, recipe.router)
+        self.ff_sub_layer = (FeedForward if recipe.router is None else SparseFeedForward)(recipe)
 
     def forward(
         self,
@@ -258,10 +258,6 @@ class Block(nn.Module):
         x = x + self.attn(self.ln(x), cosine, sine, mask, cache)
         y, probabilities = self.ff_sub_layer(self.ff_ln(x))
         return x + y, probabilities
-
-
-def _sparse(recipe: ModelRecipe, router: RouterShape) -> SparseFeedForward:
-    return SparseFeedForward(router.num_experts, router.experts_per_token, recipe.hidden_size, recipe.intermediate_size)
 
 
 class Trunk(nn.Module):

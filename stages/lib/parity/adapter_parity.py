@@ -7,7 +7,7 @@ adapters beside the frozen matrices, as in training.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,35 +15,15 @@ from stages.lib.huggingface import export, weight_files
 from stages.lib.huggingface.export import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_config, peft_tensors
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import parity, parity_rows
+from stages.lib.parity import parity
 from stages.lib.parity.file_parity import compare_contents
 from stages.lib.parity.parity import ParityError
-from stages.lib.parity.tensor_parity import compare_bits, empty_exported
+from stages.lib.parity.tensor_parity import compare_bits, compare_with_library, empty_exported
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stages.lib.model.key_table import LoraRecipe
+    from stages.lib.checkpoints.adapter import Adapter
     from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
-
-
-class Adapter(Protocol):
-    """The adapters of a checkpoint."""
-
-    @property
-    def recipe(self) -> LoraRecipe:
-        """Their recipe."""
-
-    @property
-    def base_name(self) -> str:
-        """The name of their base."""
-
-    def tensors(self, keys: Sequence[str], /) -> dict[str, torch.Tensor]:
-        """{key: CPU tensor} of the adapters' matrices."""
-
-    def read_frozen(self, keys: Sequence[str], /) -> dict[str, torch.Tensor]:
-        """{FMS key: CPU tensor} of the base as it was frozen."""
 
 
 def compare(
@@ -62,7 +42,7 @@ def compare(
         compare_bits(f"{ADAPTER_WEIGHTS}: {name}", tensor, found[name])
     if not whole:
         return {"checks": ["config", "tensors"]}
-    rows = parity_rows.rows(corpus, exported.model_config.max_position_embeddings)
+    rows = parity.rows(corpus, exported.model_config.max_position_embeddings)
     logits = parity.compare_logits(_ours(exported, adapter), _theirs(exported, folder, adapter), [rows], tolerance)
     return {"checks": ["config", "tensors", "logits of peft"], "logits": logits}
 
@@ -76,12 +56,7 @@ def _compare_names(found: dict[str, list[int]], directory: Path, folder: Path) -
     empty = peft.get_peft_model(empty_exported(directory), config)
     # otherwise it looks for the config of the base on the Hub
     state = peft.get_peft_model_state_dict(empty, save_embedding_layers=False)
-    expected = {name: list(tensor.shape) for name, tensor in state.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise ParityError(
-                f"peft must expect {name} in the shape {found.get(name)}, and expects {expected.get(name)}"
-            )
+    compare_with_library("peft", {name: list(tensor.shape) for name, tensor in state.items()}, found)
 
 
 def _ours(exported: Export, adapter: Adapter) -> Transformer:

@@ -26,13 +26,12 @@ from stages.lib.huggingface import export
 from stages.lib.model.experts import choice_margins, router_probabilities
 from stages.lib.model.key_table import Weight
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import parity, parity_rows, tensor_parity
+from stages.lib.parity import parity, tensor_parity
 from stages.lib.parity.parity import LogitFigures, ParityError
 from stages.lib.parity.tensor_parity import Export, Tensors, empty_exported
 from stages.lib.render.terminal import Progress
 
 if TYPE_CHECKING:
-    from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
 
@@ -195,7 +194,7 @@ def _entry(outputs: Callable[[], Tensors], name: str, tokens: torch.Tensor) -> t
 def _modules(group: Sequence[Weight], ours: str, owners: dict[str, str]) -> dict[str, str]:
     """{module in ours: module in transformers'} that have the same weights, in their order, and "" for the whole.
 
-    `owners`: of `stored_weights.owners`.
+    `owners`: of `parity.owners`.
     """
     children = {}
     for weight in group:
@@ -247,8 +246,8 @@ def compare(exported: Export, corpus: Corpus, tolerance: float, whole: bool) -> 
     """
     context = exported.model_config.max_position_embeddings
     tensor_parity.compare_names(exported)
-    rows = parity_rows.rows(corpus, context)
-    long_row = parity_rows.long_row(corpus, context)
+    rows = parity.rows(corpus, context)
+    long_row = parity.long_row(corpus, context)
     first, *_ = compare_blocks(exported, long_row, tolerance, num_layers=1)
     blocks, ours, theirs = compare_blocks(exported, rows, tolerance)
     logits = compare_head(exported, ours, theirs, tolerance)
@@ -265,7 +264,7 @@ def _compare_whole(
     """The figures of the logits, and the greedy text of transformers' model."""
     ours, theirs = _load_ours(exported), parity.load_exported(exported.directory)
     logits = parity.compare_logits(ours, theirs, [row[:, :1], row], tolerance)  # one token has kernels of its own
-    prompts = parity_rows.prompts(corpus, exported.model_config.max_position_embeddings, parity.NEW_TOKENS)
+    prompts = parity.prompts(corpus, exported.model_config.max_position_embeddings, parity.NEW_TOKENS)
     return logits, parity.compare_text(ours, theirs, prompts, max(logits["allowed"], logits["max_difference"]))
 
 

@@ -20,13 +20,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from stages.lib.log import logger
 from stages.lib.model.experts import choice_margins
 from stages.lib.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from stages.lib.tokens.corpus import Corpus
 
 FACTOR = 4.0
 """Both round as often, in another order: with weights of a standard deviation of 0.02 to 0.5, three seeds each, correct
@@ -232,3 +236,50 @@ def compare_text(ours: Transformer, theirs: Any, prompts: torch.Tensor, allowed:
     if num_ties := int((gaps > 0).sum()):
         logger.info("greedy text has %d ties of two tokens", num_ties)
     return generated
+
+
+# The tokens on which an export and its model are compared: validation tokens, or training tokens without them.
+ROWS, ROW_TOKENS = 4, 32
+"""Through all blocks. A wrong conversion is wrong at each token, and tokens are most of the time of a large model."""
+
+LONGEST = 8192
+"""The longest row, in tokens, as long as the model's context if that is shorter. Angles of RoPE differ at its end."""
+
+PROMPT_TOKENS = 16
+
+
+def rows(corpus: Corpus, max_position_embeddings: int) -> torch.Tensor:
+    """Rows spread over the sources: int64 [ROWS, at most ROW_TOKENS]."""
+    return _spread(corpus, min(ROW_TOKENS, max_position_embeddings))
+
+
+def prompts(corpus: Corpus, max_position_embeddings: int, new_tokens: int) -> torch.Tensor:
+    """Prompts with room for `new_tokens` after them: int64 [ROWS, at most PROMPT_TOKENS]."""
+    return _spread(corpus, max(1, min(PROMPT_TOKENS, max_position_embeddings - new_tokens)))
+
+
+def long_row(corpus: Corpus, max_position_embeddings: int) -> torch.Tensor:
+    """One row as long as the context: int64 [1, at most LONGEST]. A corpus with fewer tokens is repeated."""
+    length, found = min(LONGEST, max_position_embeddings), np.empty(0, np.int64)
+    for stream in _streams(corpus):
+        found = np.concatenate([found, stream.read(0, length - len(found)).astype(np.int64)])
+        stream.close()
+    return torch.from_numpy(np.resize(found, length)).unsqueeze(0)
+
+
+def _spread(corpus: Corpus, length: int) -> torch.Tensor:
+    streams = _streams(corpus)
+    length = min(length, *(len(stream) for stream in streams))
+    found = []
+    for number in range(ROWS):
+        stream = streams[number % len(streams)]
+        found.append(stream.read(number * (len(stream) - length) // ROWS, length).astype(np.int64))
+    for stream in streams:
+        stream.close()
+    return torch.from_numpy(np.stack(found))
+
+
+def _streams(corpus: Corpus) -> list[Any]:
+    streams = [corpus.stream(source, "validation") for source in sorted(corpus.sources)]
+    streams = [stream for stream in streams if len(stream)]
+    return streams or [corpus.stream(source) for source in sorted(corpus.sources)]

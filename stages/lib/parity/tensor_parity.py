@@ -6,7 +6,7 @@ One changed value of a large matrix moves no output by a measurable amount, so o
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,13 @@ def compare_names(export: Export) -> None:
     if empty.config.tie_word_embeddings:
         (head,) = export.table.head.part_shapes()
         expected.pop(head)
+    compare_with_library("transformers", expected, found)
+
+
+def compare_with_library(library: str, expected: Mapping[str, list[int]], found: Mapping[str, list[int]]) -> None:
+    """Raise ParityError naming the first tensor that a library expects in another shape than the export has it."""
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             raise ParityError(
-                f"transformers must expect {name} in the shape {found.get(name)}, and expects {expected.get(name)}"
+                f"{library} must expect {name} in the shape {found.get(name)}, and expects {expected.get(name)}"
             )

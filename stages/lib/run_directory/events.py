@@ -43,9 +43,8 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
 
 
 def _is_event(entry: dict[str, Any]) -> bool:
-    if not journal.has(entry, ("event", "step", "time"), CHECKS):
-        return False
-    return journal.has(entry, KINDS[entry["event"]], CHECKS)
+    known = journal.has(entry, ("event", "step", "time"), CHECKS)
+    return known and journal.has(entry, KINDS[entry["event"]], CHECKS)
 
 
 class Lineage:

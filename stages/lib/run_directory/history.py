@@ -1,18 +1,22 @@
 """The steps of a training from metrics.jsonl and events.jsonl, without those that a rollback discarded.
 
 A step may be written several times: after a kill it is repeated, and after a rollback it is taken with other samples.
-The last line of a step counts. Steps that a rollback discarded do not count, even if they were not repeated yet.
+The last line of a step counts. Steps that a rollback discarded do not count, even if they were not repeated yet. The
+events also tell how each attempt of the training ended: a scheduler must not retry a second crash without a new step.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.lib.errors import UserError
 from stages.lib.run_directory import events as events_file
 from stages.lib.run_directory import journal
+from stages.lib.run_directory.lease import job_number
 
 FILE = "metrics.jsonl"
 
@@ -121,13 +125,51 @@ def trouble_counts(events: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 def troubles(events: Sequence[dict[str, Any]]) -> list[str]:
     """Return the counts of skipped steps, rollbacks and hangs, as text: ["3 steps skipped", "1 rollback"]."""
-    return [f"{count:,} {_plural(name, count)}" for name, count in trouble_counts(events).items() if count]
+    words = []
+    for name, count in trouble_counts(events).items():
+        first, _, rest = name.partition(" ")
+        if count:
+            words.append(f"{count:,} {first}{'s' * (count > 1)} {rest}".rstrip())
+    return words
 
 
 def _step_and_samples(event: dict[str, Any]) -> tuple[int, ...]:
     return event["step"], *event["samples"]
 
 
-def _plural(name: str, count: int) -> str:
-    first, _, rest = name.partition(" ")
-    return f"{first}{'s' * (count > 1)} {rest}".rstrip()
+def begin_attempt(directory: Path, automatic: bool) -> None:
+    """Write the event of a new attempt. `automatic`: it was started by a scheduler, not by a person.
+
+    A scheduler that resubmits a failed job cannot distinguish a lost node from a training that always fails at the same
+    step; the events of its attempts can. Raises UserError if this one is automatic, and the last two attempts crashed
+    with no new step between them.
+    """
+    steps = (entry["step"] for entry in entries(directory, [], TAIL) if "validation" not in entry)
+    events, step = events_file.read_events(directory), max(steps, default=0)
+    starts = [index for index, event in enumerate(events) if event["event"] == events_file.ATTEMPT]
+    if automatic and len(starts) >= 2:
+        first, second = events[starts[-2] : starts[-1]], events[starts[-1] :]
+        if crash_reason(first) and crash_reason(second) and step <= second[0]["step"]:
+            raise UserError(
+                f"the training in {directory} crashed twice without a step after step {step}, so it is not restarted "
+                f"automatically; the last attempt: {crash_reason(second)}; fix the cause and restart"
+            )
+    event = {"time": time.time(), "event": events_file.ATTEMPT, "step": step, "job": job_number()}
+    journal.append(directory / events_file.FILE, event)
+
+
+def crash_reason(events: Sequence[dict[str, Any]]) -> str | None:
+    """Return why the attempt with these events crashed; None if it finished, or stopped on request."""
+    last = events[-1]
+    if last["event"] == "finish":
+        return None
+    if last["event"] == "hang":
+        return f"hung at step {last['step']}"
+    if last["event"] != "stop":
+        return describe_kill(last)
+    return None if last.get("preempted") else f"stopped with {last['reason']}"
+
+
+def describe_kill(last: dict[str, Any]) -> str:
+    """Return what is known of an attempt whose `last` event is not an end."""
+    return f"no event after '{last['event']}' at step {last['step']:,}: killed, or the node was lost"

@@ -34,7 +34,7 @@ class RunIdentity:
     """Number of rows of the embedding: of the tokenizer's ids, or more as in the initial model."""
 
     data: dict[str, Any] | None = None
-    """Order of the samples of a pretraining, see `tokens.order`."""
+    """Order of the samples of a pretraining, see `tokens.data_order`."""
 
     tuned_on: dict[str, str] | None = None
     """Digest of each source of a fine-tuning, by name."""

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from stages.lib.distributed import collectives
 from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
-from stages.lib.run_directory import crashes, events, history, journal
+from stages.lib.run_directory import events, history, journal
 from stages.lib.run_directory.lease import FILE, HeldError, Lease, job_number
 from stages.lib.training.stop_requests import REASONS, STOP_FILE, StopRequests
 
@@ -46,7 +46,7 @@ def acquire_run_lock(directory: Path, begin: Start) -> Iterator[Lease | None]:
                 _remove_leftovers(directory)
                 for name in (history.FILE, events.FILE):
                     journal.end_last_line(directory / name)
-                crashes.begin_attempt(directory, begin.automatic)
+                history.begin_attempt(directory, begin.automatic)
         yield lease
     finally:
         if lease:
@@ -86,21 +86,22 @@ def _try_lease(directory: Path) -> tuple[Lease | None, str | None]:
     """Return (lease, error): one of them is None on the first rank, both are None on the others."""
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
-            _create(directory)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                reason = f"--train-dir {directory.parent} must be a writable directory: {error.strerror}"
+                raise UserError(reason) from None
             try:
                 return Lease(directory), None
             except HeldError as error:
-                text = f"{error}; wait for it, or stop it with `{_stop_command(directory, error)}` (it saves first)"
+                # the file reaches a trainer on any host and in any container
+                stop = f"touch {shlex.quote(str(directory / STOP_FILE))}"
+                stop = f"kill {error.holder.pid}" if error.holder.runs_here() else stop
+                text = f"{error}; wait for it, or stop it with `{stop}` (it saves first)"
                 if job_number() is None:
                     raise UserError(text) from None
                 return None, text
     return None, None
-
-
-def _stop_command(directory: Path, error: HeldError) -> str:
-    if error.holder.runs_here():
-        return f"kill {error.holder.pid}"
-    return f"touch {shlex.quote(str(directory / STOP_FILE))}"  # it reaches a trainer on any host and in any container
 
 
 def clear_leftovers(directory: Path) -> None:
@@ -119,10 +120,3 @@ def _remove_leftovers(directory: Path) -> None:
         for path in directory.glob(name):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _create(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--train-dir {directory.parent} must be a writable directory: {error.strerror}") from None

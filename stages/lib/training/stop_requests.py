@@ -106,35 +106,30 @@ class StopRequests:
 
     def code(self) -> int:
         """Return the index in REASONS of the request, 0 for none."""
-        if self._received == NONE:
-            self._received = self._check()
+        now = time.monotonic()
+        if self._received != NONE:
+            return self._received
+        if self.deadline is not None and now + self._needed_seconds() > self.deadline:
+            self._received = DEADLINE
+        elif self.directory is not None and now - self._checked > FILE_SECONDS:
+            self._checked = now
+            if (self.directory / STOP_FILE).exists():
+                self._received = FILE
         return self._received
 
     def _handler(self, code: int) -> Callable[..., None]:
         def handle(*_: Any) -> None:
-            if self._received == NONE:
-                self._received = code
-                self._announce(code)
+            if self._received != NONE:
+                return
+            self._received = code
+            if self.stage is None or os.environ.get("RANK", "0") != "0":
+                return
+            line = f"{self.stage}: {REASONS[code]}: the training finishes its step and saves, which takes at most "
+            line = f"{log.CLEAR if os.isatty(2) else ''}{line}{self.grace_seconds()} s\n"
+            with contextlib.suppress(OSError):
+                os.write(2, line.encode())  # the handler may have interrupted a print: no Python stream is used
 
         return handle
-
-    def _announce(self, code: int) -> None:
-        if self.stage is None or os.environ.get("RANK", "0") != "0":
-            return
-        line = f"{self.stage}: {REASONS[code]}: the training finishes its step and saves, which takes at most "
-        line = f"{log.CLEAR if os.isatty(2) else ''}{line}{self.grace_seconds()} s\n"
-        with contextlib.suppress(OSError):
-            os.write(2, line.encode())  # the handler may have interrupted a print: no Python stream is used
-
-    def _check(self) -> int:
-        now = time.monotonic()
-        if self.deadline is not None and now + self._needed_seconds() > self.deadline:
-            return DEADLINE
-        if self.directory is not None and now - self._checked > FILE_SECONDS:
-            self._checked = now
-            if (self.directory / STOP_FILE).exists():
-                return FILE
-        return NONE
 
     def check_time(self, end_of_job: float | None) -> None:
         """Raise UserError if the job has no time for a step and two saves: a restart would not have it either.

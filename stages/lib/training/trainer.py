@@ -32,7 +32,6 @@ from stages.lib.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
     from stages.lib.manifest import ModelManifest
     from stages.lib.model.key_table import LoraRecipe

@@ -147,7 +147,9 @@ class Watchdog(Callback):
             else:
                 faulthandler.dump_traceback_later(max(0.0, limit - lasted) + BACKSTOP_SECONDS, exit=True, file=2)
             if limit is not None and lasted > limit:
-                self._end(self._call.make(_facts(self.rank, name, step, lasted)))
+                stamp, host = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), socket.gethostname()
+                where = {"stamp": stamp, "rank": self.rank, "host": host, "phase": name, "step": step}
+                self._end(self._call.make(where | {"seconds": round(lasted, 1)}))
             elif lasted > self._quiet and (call := self._call.read()):
                 self._end(call)
 
@@ -159,7 +161,9 @@ class Watchdog(Callback):
             pattern = stacks_pattern(self.directory, call["stamp"])
             where = f"rank {call['rank']}, host {call['host']}"
             sentence = f"{SENTENCES[call['phase']].format(**call)} ({where}); stacks of the ranks: {pattern}"
-            write_stacks(self.directory, call["stamp"], self.rank, f"{sentence}\n{self._here()}")
+            name, step, _ = self._phase
+            own = f"rank {self.rank} of {self.world_size}, host {socket.gethostname()}, process {os.getpid()}"
+            write_stacks(self.directory, call["stamp"], self.rank, f"{sentence}\n{own}, phase {name}, step {step}")
             if call["rank"] == self.rank:
                 entry = {"time": time.time(), "event": "hang", "world_size": self.world_size, **call}
                 try:
@@ -175,11 +179,6 @@ class Watchdog(Callback):
             traceback.print_exc()
         finally:
             os._exit(code if answered else stage.OUT_OF_TIME)
-
-    def _here(self) -> str:
-        name, step, _ = self._phase
-        host, process = socket.gethostname(), os.getpid()
-        return f"rank {self.rank} of {self.world_size}, host {host}, process {process}, phase {name}, step {step}"
 
     def _wait_for_all(self, pattern: Path) -> bool:
         """Wait for the stacks of all ranks; return False if some are missing after ANSWER_SECONDS."""
@@ -221,9 +220,3 @@ class _Call:
             return json.loads(self.path.read_text(encoding="utf-8").split("\n", 1)[0])
         except (OSError, ValueError):  # missing, empty, or half written
             return None
-
-
-def _facts(rank: int, phase: str, step: int, seconds: float) -> dict[str, Any]:
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    host = socket.gethostname()
-    return {"stamp": stamp, "rank": rank, "host": host, "phase": phase, "step": step, "seconds": round(seconds, 1)}

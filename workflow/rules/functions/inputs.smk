@@ -58,20 +58,16 @@ def parts_of_wildcard(wildcards):
     return parts_of(wildcards.corpus)
 
 
-def of_all_parts(pattern, corpus, **more):
-    """Expand a pattern over all parts of a corpus."""
-    sources, parts = named("corpora", corpus)["sources"], range(parts_of(corpus))
-    return expand(pattern, corpus=corpus, source=sources, part=[f"{part:05d}" for part in parts], **more)
+def of_all_parts(pattern):
+    """Return the input function for the manifests of all parts of a rule's corpus, and of its suite if it has one."""
 
+    def manifests(wildcards):
+        sources = named("corpora", wildcards.corpus)["sources"]
+        parts = [f"{part:05d}" for part in range(parts_of(wildcards.corpus))]
+        suite = getattr(wildcards, "suite", None)
+        return expand(pattern, corpus=wildcards.corpus, suite=suite, source=sources, part=parts)
 
-def parts_of_corpus(wildcards):
-    """Manifests of all parts of a corpus."""
-    return of_all_parts(PART, wildcards.corpus)
-
-
-def hashes_of_corpus(wildcards):
-    """Manifests of the hashes of all parts of a corpus."""
-    return of_all_parts(HASHES, wildcards.corpus)
+    return manifests
 
 
 def duplicates_of_corpus(wildcards):
@@ -80,21 +76,11 @@ def duplicates_of_corpus(wildcards):
     return expand(DUPLICATES, corpus=wildcards.corpus) if drops else []
 
 
-def sketches_of_corpus(wildcards):
-    """Manifests of the sketches of all parts of a corpus."""
-    return of_all_parts(SKETCHES, wildcards.corpus)
-
-
 def candidates_of_corpus(wildcards):
     """Manifest of the candidates of near duplicates of a corpus. WorkflowError if its near duplicates stay."""
     if named("corpora", wildcards.corpus).get("near_duplicates") is None:
         raise WorkflowError(f"corpora.{wildcards.corpus} has no near_duplicates: its keys say which are removed")
     return expand(CANDIDATES, corpus=wildcards.corpus)
-
-
-def copies_of_corpus(wildcards):
-    """Manifests of the copied candidates of all parts of a corpus."""
-    return of_all_parts(COPIES, wildcards.corpus)
 
 
 def near_duplicates_of_corpus(wildcards):
@@ -119,11 +105,6 @@ def part_of_corpus(wildcards):
     """Manifest of a part of a corpus. WorkflowError if the corpus has no such source or part."""
     list_of_part(wildcards)
     return expand(PART, corpus=wildcards.corpus, source=wildcards.source, part=wildcards.part)
-
-
-def overlaps_of_corpus(wildcards):
-    """Manifests of the overlaps of all parts of a corpus with a suite."""
-    return of_all_parts(OVERLAPS, wildcards.corpus, suite=wildcards.suite)
 
 
 def items_of_corpus(wildcards):
@@ -251,16 +232,13 @@ def evaluations_of_milestone(wildcards):
     return expand(EVALUATION, run=wildcards.run, step=wildcards.step, suite=named("runs", wildcards.run)["suites"])
 
 
-def tuned_from(run, step):
-    """Return the names of the runs that are tuned from a milestone of another run."""
-    return [name for name in TUNED_RUNS if CONFIG["runs"][name]["initial"] == {"run": run, "step": step}]
-
-
 def export_of_evaluation(wildcards):
     """Manifest of the export to score. WorkflowError if neither its run nor a run tuned from it has the suite."""
     suites = {*named("runs", wildcards.run)["suites"]}
-    for run in tuned_from(wildcards.run, milestone(wildcards)):
-        suites.update(CONFIG["runs"][run]["suites"])
+    initial = {"run": wildcards.run, "step": milestone(wildcards)}
+    for run in TUNED_RUNS:
+        if CONFIG["runs"][run]["initial"] == initial:
+            suites.update(CONFIG["runs"][run]["suites"])
     if wildcards.suite not in suites:
         raise WorkflowError(f"run {wildcards.run} has no suite {wildcards.suite}")
     return expand(EXPORT, run=wildcards.run, step=wildcards.step)
@@ -362,7 +340,7 @@ def ladder_of(wildcards):
     return LADDERS[wildcards.ladder]
 
 
-def all_predictions():
+def all_predictions(wildcards):
     """Predictions of all ladders; [] without one."""
     return expand(PREDICTION, ladder=LADDERS)
 
@@ -371,17 +349,12 @@ def all_ladders(wildcards):
     """Predictions of all ladders. WorkflowError if there are none."""
     if not LADDERS:
         raise WorkflowError("the config has no ladder (ladders.NAME with target, sizes and tokens_per_parameter)")
-    return all_predictions()
-
-
-def predictions_of_all(wildcards):
-    """Predictions of all ladders, for the summary."""
-    return all_predictions()
+    return all_predictions(wildcards)
 
 
 def models_of_ladder(wildcards):
     """Manifests of the last milestones of a ladder's runs."""
-    return [MODEL.format(run=run, step=[*MILESTONES[run]][-1]) for run in ladder_of(wildcards)["runs"]]
+    return [MODEL.format(run=run, step=last_step(run)) for run in ladder_of(wildcards)["runs"]]
 
 
 def corpus_of_ladder(wildcards):

@@ -38,7 +38,10 @@ def recipes_to_check():
         found[f"runs.{name}.{stage}"] = part
         found[f"runs.{name}.convert"] = {"stage": "convert", "keys": run.get("convert", {})}
         found[f"runs.{name}.card"] = {"stage": "describe", "keys": run.get("card", {})}
-    return found | recipes_of_ladders()
+    for name in LADDERS:
+        part = {"stage": "predict", "keys": prediction_keys(name), "model": target_of(name)["model"]}
+        found[f"ladders.{name}"] = part
+    return found
 
 
 def origin_of(run):
@@ -100,14 +103,6 @@ def manifests_of(files):
     return dict(sorted(found.items(), key=lambda item: (order.index(maker_of(item[0])[0]), item[0])))
 
 
-def recipes_of_ladders():
-    """Return the recipes of all predictions by their keys in the config, see `recipes_to_check`."""
-    return {
-        f"ladders.{name}": {"stage": "predict", "keys": prediction_keys(name), "model": target_of(name)["model"]}
-        for name in LADDERS
-    }
-
-
 PLAN_RESOURCES = {
     "device": str,
     "device_memory_gb": float,
@@ -129,8 +124,9 @@ def resource_of(stage, name):
 
 def hardware_of(stage):
     """Return where a stage trains by the profile, as `tools.plan` reads it. UserError for text in place of a number."""
-    found = {"ranks": "auto" if resource_of(stage, "ranks") == "auto" else ranks_per_node(stage)}
-    nodes = resource_of(stage, "nodes") or ""
+    ranks, nodes = (resource_of(stage, name) or "" for name in ("ranks", "nodes"))
+    # they are 1 if an expression computes them for each job
+    found = {"ranks": int(ranks) if ranks.isdigit() else "auto" if ranks == "auto" else 1}
     if nodes.isdigit():
         found["nodes"] = int(nodes)
     if minutes := minutes_of(stage):
@@ -152,12 +148,6 @@ def minutes_of(stage):
     except WorkflowError:
         return None
     return found if isinstance(found, int) else None
-
-
-def ranks_per_node(stage):
-    """Return the ranks per node by the profile; 1 if they are computed for each job."""
-    ranks = resource_of(stage, "ranks") or ""
-    return int(ranks) if ranks.isdigit() else 1
 
 
 def planned_run(name):

@@ -73,17 +73,12 @@ def max_malformed_of(source):
 
 
 def training_recipe(wildcards):
-    """Identity keys of a run's recipe."""
-    return argument_of(identity_of_run(wildcards.run))
-
-
-def identity_of_run(run):
-    """Return the identity keys of a run, as data, with its model unless that is another run's.
+    """Identity keys of a run's recipe, with its model unless that is another run's.
 
     The shape that `model.from` names is not in it: that file is an input.
     """
-    model = {key: value for key, value in named("runs", run).get("model", {}).items() if key != "from"}
-    return {**({"model": model} if model else {}), **training_keys(run, "identity")}
+    model = {key: value for key, value in named("runs", wildcards.run).get("model", {}).items() if key != "from"}
+    return argument_of({**({"model": model} if model else {}), **training_keys(wildcards.run, "identity")})
 
 
 def training_keys(run, *kinds):
@@ -172,25 +167,18 @@ def expected_of_run(run, recipe):
 def leaving_out_options(wildcards, input):
     """Return tokenize's options for the duplicates and the contaminated documents to filter; empty without them."""
     items = input.get("suite_items")
-    options = duplicates_option(wildcards, input)
-    options += ["--near-duplicates", str(input.near_duplicates)] if input.get("near_duplicates") else []
+    options = [word for name in ("duplicates", "near_duplicates") for word in option_of(name)(wildcards, input)]
     options += ["--items", *([items] if isinstance(items, str) else items)] if items else []
     return shlex.join(options)
 
 
-def classifier_option(wildcards, input):
-    """Return the option for the classifier that filters a source; [] without one."""
-    return ["--classifier", str(input.classifier)] if input.get("classifier") else []
+def option_of(name):
+    """Return the function of `params` for the option with a file of an input; it returns [] if the input is empty."""
 
+    def option(wildcards, input):
+        return [f"--{name.replace('_', '-')}", str(input.get(name))] if input.get(name) else []
 
-def duplicates_option(wildcards, input):
-    """Return the option for the exact duplicates of a corpus; [] if they stay."""
-    return ["--duplicates", str(input.duplicates)] if input.get("duplicates") else []
-
-
-def previous_option(wildcards, input):
-    """Return the option for the milestone before; [] for the first."""
-    return ["--previous", input.previous] if input.get("previous") else []
+    return option
 
 
 def initial_option(wildcards, input):
@@ -201,16 +189,6 @@ def initial_option(wildcards, input):
     return [*given, "--initial-config", initial["config"]] if "config" in initial else given
 
 
-def model_config_option(wildcards, input):
-    """Return the option for the config.json of the model's shape; [] if the config has the shape."""
-    return ["--model-config", input.model_config] if input.get("model_config") else []
-
-
-def prompt_completion_option(wildcards, input):
-    """Return the option for the prompt-completion source of a suite; [] without one."""
-    return ["--prompt-completion", input.prompt_completion] if input.get("prompt_completion") else []
-
-
 def licenses_option(wildcards):
     """Return the option for the licenses of a run's sources, as the config has them now; [] without any."""
     licenses = {source: CONFIG["sources"][source].get("license") for source in sources_of_run(wildcards.run)}
@@ -218,9 +196,13 @@ def licenses_option(wildcards):
     return ["--licenses", *given] if given else []
 
 
-def train_directory(wildcards, output):
-    """Parent of a run's run directories. No rule declares it, so Snakemake never deletes its content."""
-    return str(Path(output[0]).parent.parent / "train")
+def directory_of_run(name):
+    """Return the function of `params` for a directory of a run. No rule declares it, so Snakemake never deletes it."""
+
+    def directory(wildcards, output):
+        return str(Path(output[0]).parent.parent / name)
+
+    return directory
 
 
 def figures_directory(wildcards, output):
@@ -231,11 +213,6 @@ def figures_directory(wildcards, output):
 def pages_directory(wildcards, output):
     """Directory of the pages of Snakemake's report."""
     return str(Path(output.answer).parent)
-
-
-def average_directory(wildcards, output):
-    """Directory of the checkpoint of averaged weights, which no rule declares either."""
-    return str(Path(output[0]).parent.parent / "average")
 
 
 def config_files(wildcards):
@@ -266,12 +243,9 @@ def tasks_of_suites():
 def trust_task_code():
     """Return the option of prefetch, if all suites with custom task files trust their code."""
     suites = CONFIG["suites"].values()
-    return (
-        ["--trust-task-code"]
-        if any(suite.get("trust_task_code") for suite in suites)
-        and all(suite.get("trust_task_code") for suite in suites if "include_path" in suite)
-        else []
-    )
+    trusting = [suite for suite in suites if suite.get("trust_task_code")]
+    is_trusted = trusting and all(suite in trusting for suite in suites if "include_path" in suite)
+    return ["--trust-task-code"] if is_trusted else []
 
 
 def include_paths():

@@ -26,19 +26,16 @@ def of_milestones(pattern, run, **more):
     return expand(pattern, run=run, step=MILESTONES[run], **more)
 
 
-def all_models(wildcards):
-    """Manifests of all milestones of all runs."""
-    return [path for run in runs_of_all() for path in of_milestones(MODEL, run)]
+def of_all_milestones(pattern):
+    """Return the input function for the manifests of all milestones of all runs."""
+
+    def manifests(wildcards):
+        return [path for run in runs_of_all() for path in of_milestones(pattern, run)]
+
+    return manifests
 
 
-def all_exports(wildcards):
-    """Manifests of all exports of all runs."""
-    return [path for run in runs_of_all() for path in of_milestones(EXPORT, run)]
-
-
-def all_cards(wildcards):
-    """Manifests of the model cards of all exports of all runs."""
-    return [path for run in runs_of_all() for path in of_milestones(CARD, run)]
+all_models, all_exports, all_cards = map(of_all_milestones, (MODEL, EXPORT, CARD))
 
 
 def initial_evaluations(run):

@@ -65,7 +65,12 @@ def check_references(config: Config) -> None:
             check(config, f"{section}.{name}", entry)
     for name, run in config["runs"].items():  # each run is valid by itself here
         if "pretrain" in run and "run" in run.get("initial", {}):
-            _check_one_tokenizer(config, f"runs.{name}", run)
+            corpora = (corpus_of(config["runs"], run["initial"]["run"]), run["corpus"])
+            expected, found = (config["corpora"][corpus]["tokenizer"] for corpus in corpora)
+            if expected != found:
+                raise UserError(
+                    f"runs.{name}.corpus must have the tokenizer of its initial run ({expected}), got {found}"
+                )
         if "corpus" in run or "run" in run.get("initial", {}):
             _check_sources_of_suites(config, f"runs.{name}", run["suites"], corpus_of(config["runs"], name))
 
@@ -205,7 +210,12 @@ def _check_run(config: Config, where: str, run: Config) -> None:
     )
     if not run.get("convert", {}).get("merge", True) and run.get("finetune", {}).get("lora") is None:
         raise UserError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
-    _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]], length_of(run))
+    milestones, length = run[given[0]].get("milestones", []), length_of(run)
+    for earlier, later in itertools.pairwise(milestones):
+        if later <= earlier:
+            raise UserError(f"{where}.{given[0]}.milestones must increase, got {later} after {earlier}")
+    if milestones and milestones[-1] > (last := run[given[0]][length]):
+        raise UserError(f"{where}.{given[0]}.milestones must be at most {length} ({last}), got {milestones[-1]}")
     if run.get("average", 0) > (count := len(milestones_of(run))):
         raise UserError(f"{where}.average must be at most the number of its milestones ({count}), got {run['average']}")
 
@@ -287,14 +297,14 @@ def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Conf
     for source in recipe["weights"]:
         _must_be_one_of("sources", config, f"{where}.weights", source)
         _must_have_validation(config, where, source)
-    if recipe.get("dpo") is not None:
-        _check_preferences(config, where, recipe)
-    _check_template(config, where, recipe, initial)
-
-
-def _check_template(config: Config, where: str, recipe: Config, initial: Config) -> None:
-    """Raise UserError if a template is missing, or has no effect. Preferences may be conversations or not."""
     kinds = {source: config["sources"][source]["kind"] for source in recipe["weights"]}
+    if recipe.get("dpo") is not None and (len(kinds) != 1 or not set(kinds.values()) <= set(PREFERENCE_KINDS)):
+        found = ", ".join(f"{source} ({kind})" for source, kind in kinds.items())
+        raise UserError(
+            f"{where}.weights must name one source of the kind {' or '.join(PREFERENCE_KINDS)} beside {where}.dpo, "
+            f"got {found}"
+        )
+    # a template must not be missing, nor have no effect; preferences may be conversations or not
     chats = [source for source, kind in kinds.items() if kind in CHAT_KINDS]
     template = recipe.get("template")
     if chats and template is None and not _may_have_template(config, initial):
@@ -320,16 +330,6 @@ def _may_have_template(config: Config, initial: Config) -> bool:
     return True
 
 
-def _check_preferences(config: Config, where: str, recipe: Config) -> None:
-    kinds = {source: config["sources"][source]["kind"] for source in recipe["weights"]}
-    if len(kinds) != 1 or not set(kinds.values()) <= set(PREFERENCE_KINDS):
-        found = ", ".join(f"{source} ({kind})" for source, kind in kinds.items())
-        raise UserError(
-            f"{where}.weights must name one source of the kind {' or '.join(PREFERENCE_KINDS)} beside {where}.dpo, "
-            f"got {found}"
-        )
-
-
 def _check_initial(config: Config, where: str, initial: Config) -> None:
     if set(initial) - {"config"} not in ({"run", "step"}, {"path"}, {"sweep", "run"}):
         found = " and ".join(initial) or "nothing"
@@ -342,31 +342,12 @@ def _check_initial(config: Config, where: str, initial: Config) -> None:
         line.append(f"runs.{at['run']}")
         at = config["runs"][at["run"]].get("initial", {})
     if "step" in initial:
-        _check_step(f"{where}.initial.step", initial, config["runs"][initial["run"]])
-
-
-def _check_step(where: str, initial: Config, run: Config) -> None:
-    _check_length(f"runs.{initial['run']}", run)
-    milestones = milestones_of(run) if set(MODELS) & set(run) else []
-    if initial["step"] not in milestones:
-        known = ", ".join(map(str, milestones))
-        raise UserError(f"{where} must be a milestone of run {initial['run']} ({known}), got {initial['step']}")
-
-
-def _check_one_tokenizer(config: Config, where: str, run: Config) -> None:
-    before = corpus_of(config["runs"], run["initial"]["run"])
-    expected, found = (config["corpora"][corpus]["tokenizer"] for corpus in (before, run["corpus"]))
-    if expected != found:
-        raise UserError(f"{where}.corpus must have the tokenizer of its initial run ({expected}), got {found}")
-
-
-def _check_milestones(where: str, recipe: Config, length: str) -> None:
-    milestones = recipe.get("milestones", [])
-    for earlier, later in itertools.pairwise(milestones):
-        if later <= earlier:
-            raise UserError(f"{where} must increase, got {later} after {earlier}")
-    if milestones and milestones[-1] > recipe[length]:
-        raise UserError(f"{where} must be at most {length} ({recipe[length]}), got {milestones[-1]}")
+        name, run = initial["run"], config["runs"][initial["run"]]
+        _check_length(f"runs.{name}", run)
+        milestones = milestones_of(run) if set(MODELS) & set(run) else []
+        if initial["step"] not in milestones:
+            known = ", ".join(map(str, milestones))
+            raise UserError(f"{where}.initial.step must be a milestone of run {name} ({known}), got {initial['step']}")
 
 
 def _check_baseline(config: Config, where: str, baseline: Config) -> None:

@@ -24,8 +24,8 @@ from stages.lib.recipe import (
     has_default,
     hints_of,
     is_group,
-    is_required,
     joined,
+    written_keys,
 )
 
 KEY = "set"
@@ -99,33 +99,8 @@ def of_kinds(recipe_type: type, written: Mapping[str, Any], *kinds: str) -> dict
 
 
 def identity_of(recipe_type: type, written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity keys that the user wrote and that differ from their defaults, groups of keys included.
-
-    The stages do the same with their recipes (`stages.lib.recipe.written`), and a test holds both equal.
-    """
-    result: dict[str, Any] = {}
-    for key, value in written.items():
-        field, hint = fields_of(recipe_type)[key], hints_of(recipe_type)[key]
-        groups = groups_of(hint)
-        if groups and isinstance(value, dict):
-            group = identity_of(groups[0], value)
-            if group or field.metadata.get("switch"):
-                result[key] = group
-        elif field.metadata["kind"] == "identity":
-            plain = _plain(hint, value)
-            if is_required(field) or plain != default_of(field):
-                result[key] = plain
-    return result
-
-
-def _plain(hint: Any, value: Any) -> Any:
-    """Return a list or mapping of groups with each group's identity, any other value unchanged."""
-    groups = groups_of(typing.get_args(hint)[-1]) if typing.get_origin(hint) in (list, dict) else []
-    if not groups:
-        return value
-    if isinstance(value, list):
-        return [identity_of(groups[0], item) for item in value]
-    return {name: identity_of(groups[0], item) for name, item in value.items()}
+    """Return the identity keys that the user wrote and that differ from their defaults, as manifests have them."""
+    return written_keys(recipe_type, written, "identity")
 
 
 def defaults_of(recipe_type: type, prefix: str = "") -> dict[str, Any]:

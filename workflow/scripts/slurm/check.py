@@ -146,8 +146,14 @@ def check_slurm(workflow: Workflow) -> list[str]:
         )
     jobs = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
     requests = [(job.rule.name, {"threads": job.threads, **job.resources}) for job in jobs]
-    cluster = _cluster()
-    mistakes = [find_mistake(rule, resources, cluster) for rule, resources in requests] + _unknown_accounts(requests)
+    try:
+        cluster = parse_sinfo(output_of(*SINFO))
+    except ValueError:
+        cluster = []
+    names = sorted({str(resources["slurm_account"]) for _, resources in requests if resources.get("slurm_account")})
+    accounts = output_of(*ACCOUNTS, f"user={getpass.getuser()}").split() if names else []
+    mistakes = [find_mistake(rule, resources, cluster) for rule, resources in requests]
+    mistakes += [unknown_account(name, accounts) for name in names]
     mistakes += [fewer_nodes(rule, resources) for rule, resources in requests]
     at_a_time = workflow.resource_settings.nodes or len(jobs)
     mistakes.append(too_many_jobs(len(jobs), at_a_time, [resources for _, resources in requests]))
@@ -158,19 +164,6 @@ def check_slurm(workflow: Workflow) -> list[str]:
     if sentences := list(dict.fromkeys(filter(None, mistakes))):
         raise SlurmError("; ".join(sentences))
     return warnings
-
-
-def _cluster() -> list[Nodes]:
-    try:
-        return parse_sinfo(output_of(*SINFO))
-    except ValueError:
-        return []
-
-
-def _unknown_accounts(requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str | None]:
-    names = sorted({str(resources["slurm_account"]) for _, resources in requests if resources.get("slurm_account")})
-    known = output_of(*ACCOUNTS, f"user={getpass.getuser()}").split() if names else []
-    return [unknown_account(name, known) for name in names]
 
 
 def unknown_account(name: str, known: Sequence[str]) -> str | None:
@@ -218,7 +211,10 @@ def fewer_nodes(rule: str, resources: Mapping[str, Any]) -> str | None:
 def _beyond(rule: str, resources: Mapping[str, Any], groups: list[Nodes], place: str) -> str | None:
     """Filter the nodes by one resource after the other; the first that no remaining node has is the mistake."""
     where = ""
-    for key, kind, number in _requested(resources):
+    requested = [("gres", kind, number) for kind, number in parse_gpus(str(resources.get("gres") or "")).items()]
+    numbers = {key: _number(resources, key) for key in UNITS if key != "gres"}
+    requested += [(key, "", number) for key, number in numbers.items() if number]
+    for key, kind, number in requested:
         most = max((group.has(key, kind) for group in groups), default=math.inf)
         if most < number:
             unit = f"{kind} {UNITS[key]}".strip()
@@ -239,13 +235,6 @@ def _beyond_nodes(rule: str, resources: Mapping[str, Any], groups: Sequence[Node
     if not num_nodes or not number or number <= (most := max(num_nodes.values())):
         return None
     return f"the profile's `nodes` of {rule} requests {number} nodes, but {place} has at most {most} that fit"
-
-
-def _requested(resources: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """(resource, type of GPU, number) of each requested resource of one node, and of the time limit."""
-    found = [("gres", kind, number) for kind, number in parse_gpus(str(resources.get("gres") or "")).items()]
-    numbers = {key: _number(resources, key) for key in UNITS if key != "gres"}
-    return found + [(key, "", number) for key, number in numbers.items() if number]
 
 
 def _number(resources: Mapping[str, Any], key: str) -> int | None:

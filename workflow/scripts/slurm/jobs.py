@@ -60,18 +60,18 @@ def _nodes(
         nodes=int(nodes),
         threads=int(threads),
         mem_mb=int(mem_mb),
-        runtime=_minutes(limit),
+        runtime=math.inf if (seconds := _seconds_of(limit)) is None else seconds / 60,
         gres=parse_gpus(gres),
     )
 
 
-def _minutes(limit: str) -> float:
-    """Minutes of [days-][hours:]minutes:seconds; infinity for any other text, such as `infinite`."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
+def _seconds_of(duration: str) -> int | None:
+    """Return the seconds of [days-][hours:]minutes:seconds; None for other text, such as `infinite`."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", duration)
     if not found:
-        return math.inf
+        return None
     days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
-    return (24 * days + hours) * 60 + minutes + seconds / 60
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 def parse_gpus(gres: str) -> dict[str, int]:
@@ -163,20 +163,11 @@ def _ended(
         state=state.partition(" ")[0] or "unknown",  # sacct prints CANCELLED by 0
         reason=reason,
         exit_code=exit_code,
-        seconds=seconds_of(elapsed),
+        seconds=_seconds_of(elapsed) or 0,
         nodes="" if nodes == "None assigned" else nodes,
         num_nodes=int(num_nodes) if num_nodes.isdigit() else 0,
         partition=partition,
     )
-
-
-def seconds_of(elapsed: str) -> int:
-    """Return the seconds of [days-]hours:minutes:seconds; 0 for other text."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", elapsed)
-    if not found:
-        return 0
-    days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
-    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 def nodes_of_partition(partition: str) -> list[str]:

@@ -47,10 +47,13 @@ def of_shape(target: ModelRecipe, shape: dict[str, Any]) -> ModelRecipe:
     """Return the model with a width and a depth; keys that `shape` has beside them are taken as they are."""
     width = shape["hidden_size"]
     heads = shape.get("num_attention_heads") or max(1, round(width / _width_per_head(target)))
+    kv_heads = heads * target.kv_heads / target.num_attention_heads
+    divisors = [number for number in range(1, heads + 1) if heads % number == 0]
+    inner = target.intermediate_size * width / target.hidden_size
     keys = {
         "num_attention_heads": heads,
-        "num_key_value_heads": _kv_heads(target, heads),
-        "intermediate_size": _inner(target, width),
+        "num_key_value_heads": min(divisors, key=lambda number: abs(number - kv_heads)),
+        "intermediate_size": max(MULTIPLE, round(inner / MULTIPLE) * MULTIPLE),
     }
     return dataclasses.replace(target, **keys | shape)
 
@@ -67,8 +70,9 @@ def of_size(target: ModelRecipe, parameters: float, vocab_size: int) -> ModelRec
         wanted = {math.floor(exact), math.ceil(exact), round(width / ratio)}
         numbers = sorted(layers for layers in wanted if 1 <= layers <= depth)
         models += [dataclasses.replace(thin, num_hidden_layers=layers) for layers in numbers]
-        if one > parameters:
-            break  # wider ones are farther off, and a config.json may have a billion heads
+        if one > parameters:  # wider ones are farther off, and a config.json may have a billion heads
+            models = models or [thin]
+            break
 
     def distance(model: ModelRecipe) -> float:
         size = math.log(num_parameters(model, vocab_size) / parameters)
@@ -79,17 +83,6 @@ def of_size(target: ModelRecipe, parameters: float, vocab_size: int) -> ModelRec
 
 def _width_per_head(target: ModelRecipe) -> int:
     return max(1, target.hidden_size // target.num_attention_heads)
-
-
-def _kv_heads(target: ModelRecipe, heads: int) -> int:
-    wanted = heads * target.kv_heads / target.num_attention_heads
-    divisors = [number for number in range(1, heads + 1) if heads % number == 0]
-    return min(divisors, key=lambda number: abs(number - wanted))
-
-
-def _inner(target: ModelRecipe, width: int) -> int:
-    exact = target.intermediate_size * width / target.hidden_size
-    return max(MULTIPLE, round(exact / MULTIPLE) * MULTIPLE)
 
 
 Config = dict[str, Any]
@@ -146,7 +139,12 @@ def planned_tokens(run: Config) -> int:
 
 def _runs_of(where: str, name: str, ladder: Config, config: Config) -> Config:
     target = _target(where, ladder, config)
-    _check_number(where, ladder)
+    sizes, ratios = len(ladder["sizes"]), len(ladder["tokens_per_parameter"])
+    if sizes * ratios < MIN_RUNS:
+        raise UserError(
+            f"{where} must have at least {MIN_RUNS} runs (sizes x tokens_per_parameter), since 5 constants are fitted, "
+            f"got {sizes} x {ratios}"
+        )
     vocab_size = _vocab_size(where, ladder, config["corpora"][target["corpus"]], config)
     shape = _shape_of(where, target["model"])
     recipe = _with_defaults(target["pretrain"])
@@ -193,15 +191,6 @@ def _target(where: str, ladder: Config, config: Config) -> Config:
     return target
 
 
-def _check_number(where: str, ladder: Config) -> None:
-    sizes, ratios = len(ladder["sizes"]), len(ladder["tokens_per_parameter"])
-    if sizes * ratios < MIN_RUNS:
-        raise UserError(
-            f"{where} must have at least {MIN_RUNS} runs (sizes x tokens_per_parameter), since 5 constants are fitted, "
-            f"got {sizes} x {ratios}"
-        )
-
-
 def _vocab_size(where: str, ladder: Config, corpus: Config, config: Config) -> int:
     name = corpus["tokenizer"]
     known = config["tokenizers"][name].get("vocab_size")
@@ -235,9 +224,8 @@ def _with_defaults(recipe: Config) -> Config:
 def _model_of(where: str, given: Config, shape: ModelRecipe, vocab_size: int) -> tuple[Config, int]:
     """Return the keys of the model that differ from the target's, and its number of parameters."""
     explicit = {key: given[key] for key in SHAPE_KEYS if key in given}
-    if ("parameters" in given) == bool(explicit) or not {"hidden_size", "num_hidden_layers"} <= explicit.keys() | (
-        {"hidden_size", "num_hidden_layers"} if "parameters" in given else set()
-    ):
+    is_shape = {"hidden_size", "num_hidden_layers"} <= explicit.keys()
+    if (explicit and "parameters" in given) or not (is_shape or "parameters" in given):
         raise UserError(f"{where} must have parameters, or hidden_size and num_hidden_layers")
     model = of_shape(shape, explicit) if explicit else of_size(shape, given["parameters"], vocab_size)
     keys = {key: getattr(model, key) for key in SHAPE_KEYS}
@@ -262,22 +250,19 @@ def _training_of(
             f"steps of {batch * recipe['seq_len']:,} tokens; give it a smaller global_batch_size"
         )
     share = steps / recipe["steps"]
+    scaled = {key: recipe["schedule"].get(key) for key in SCALED_STEPS}
     made = {key: value for key, value in recipe.items() if key != "milestones"}
     made |= {
         "steps": steps,
         "global_batch_size": batch,
         "micro_batch_size": math.gcd(recipe["micro_batch_size"], batch),
         "optimizer": _optimizer(recipe["optimizer"], given, scale**RATE_EXPONENT, horizon),
-        "schedule": recipe["schedule"] | {key: _part(recipe["schedule"][key], share) for key in _scaled(recipe)},
+        "schedule": recipe["schedule"] | {key: _part(number, share) for key, number in scaled.items() if number},
     }
     if "data_stages" in recipe:
         stages = recipe["data_stages"]
         made["data_stages"] = [stage | {"step": _part(stage["step"], share)} for stage in stages]
     return made
-
-
-def _scaled(recipe: Config) -> list[str]:
-    return [key for key in SCALED_STEPS if recipe["schedule"].get(key)]
 
 
 def _part(steps: int, share: float) -> int:

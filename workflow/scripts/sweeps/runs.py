@@ -206,13 +206,17 @@ def runs_of(name: str, sweep: Keys, runs: Mapping[str, Any]) -> dict[str, Keys]:
     trained_by = _trained_by(base, runs)
     if trained_by == AVERAGE and SEED in sweep["grid"]:
         raise UserError(f"sweeps.{name}.grid.{SEED} must be omitted: averaged weights have that of their initial run")
-    made = {}
+    made: dict[str, Keys] = {}
     for run, values in members(name, sweep).items():
         if run in runs:
             raise UserError(f"sweeps.{name} makes the run {run}, and runs has one of that name: rename one of them")
         made[run] = {FROM: base}
         for key, value in values.items():
-            _set(made[run], f"{trained_by}.{SEED}" if key == SEED else key, value)
+            *groups, last = [trained_by, SEED] if key == SEED else key.split(".")
+            inner: Keys = made[run]
+            for group in groups:
+                inner = inner.setdefault(group, {})
+            inner[last] = value
     return made
 
 
@@ -223,17 +227,13 @@ def with_runs(config: Keys) -> Keys:
     """
     written = config.get("sweeps", {})
     sweeps = {name: sweep | {"runs": members(name, sweep)} for name, sweep in written.items()}
-    runs = {
-        name: _with_length(_with_first_run(name, run, sweeps), config["runs"]) for name, run in config["runs"].items()
-    }
+    runs = {}
+    for name, run in config["runs"].items():
+        runs[name] = _with_first_run(name, run, sweeps)
+        before = config["runs"].get(runs[name].get("initial", {}).get("run"), {})
+        if AVERAGE in run and "epochs" in before.get("finetune", {}):
+            runs[name] = runs[name] | {LENGTH: "epochs"}  # what the milestones of its initial run count
     return config | {"runs": runs} | ({"sweeps": sweeps} if sweeps else {})
-
-
-def _with_length(run: Keys, runs: Keys) -> Keys:
-    """Return a run of averaged weights with what the milestones of its initial run count."""
-    initial = runs.get(run.get("initial", {}).get("run"), {})
-    is_by_epochs = AVERAGE in run and "epochs" in initial.get("finetune", {})
-    return run | {LENGTH: "epochs"} if is_by_epochs else run
 
 
 def _with_first_run(name: str, run: Keys, sweeps: Keys) -> Keys:
@@ -269,16 +269,13 @@ def _type_of_axis(where: str, key: str) -> Any:
         hint = below(hint, part)
         if hint is None or key == FROM:
             known = [SEED, *_keys(Run)]
-            near = difflib.get_close_matches(key, known, n=1) or _of_last_part(key, known)
+            near = difflib.get_close_matches(key, known, n=1)
+            if not near:  # by the last part of a key
+                lasts = {name.rpartition(".")[2]: name for name in reversed(known)}
+                near = [lasts[last] for last in difflib.get_close_matches(key.rpartition(".")[2], lasts, n=1)]
             meant = f"; did you mean {near[0]}?" if near else ""
             raise UserError(f"{where} must be a key of a run, as pretrain.optimizer.learning_rate, or seed{meant}")
     return hint
-
-
-def _of_last_part(key: str, known: list[str]) -> list[str]:
-    """Return the known keys whose last part is nearest to that of a key."""
-    lasts = {name.rpartition(".")[2]: name for name in reversed(known)}
-    return [lasts[last] for last in difflib.get_close_matches(key.rpartition(".")[2], lasts, n=1)]
 
 
 def _keys(hint: Any, prefix: str = "") -> Iterator[str]:
@@ -307,10 +304,3 @@ def _trained_by(base: str, runs: Mapping[str, Any]) -> str:
                 return stage
         base = str(runs[base].get(FROM))
     return MODELS[0]
-
-
-def _set(run: Keys, key: str, value: Any) -> None:
-    *groups, last = key.split(".")
-    for group in groups:
-        run = run.setdefault(group, {})
-    run[last] = value

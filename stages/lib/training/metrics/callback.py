@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ class Callback:
         """Run when the training ends, also if it failed."""
 
 
+def _of_each(name: str) -> Callable[..., None]:
+    """Return a method of `Callbacks` that calls the method of this name of each callback."""
+
+    def method(self: Callbacks, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, name)(*arguments)
+
+    return method
+
+
 class Callbacks(Callback):
     """Several callbacks, called in order."""
 
@@ -50,40 +61,8 @@ class Callbacks(Callback):
         """Append a callback."""
         self.callbacks.append(callback)
 
-    def before_step(self, step: int) -> None:
-        """Call `before_step` of each callback."""
-        for callback in self.callbacks:
-            callback.before_step(step)
-
-    def after_step(self, step: int) -> None:
-        """Call `after_step` of each callback."""
-        for callback in self.callbacks:
-            callback.after_step(step)
-
-    def phase(self, name: str, step: int) -> None:
-        """Call `phase` of each callback."""
-        for callback in self.callbacks:
-            callback.phase(name, step)
-
-    def evaluating(self, step: int, done: int, total: int) -> None:
-        """Call `evaluating` of each callback."""
-        for callback in self.callbacks:
-            callback.evaluating(step, done, total)
-
-    def metrics(self, entry: dict[str, Any]) -> None:
-        """Call `metrics` of each callback."""
-        for callback in self.callbacks:
-            callback.metrics(entry)
-
-    def event(self, event: str, step: int, facts: dict[str, Any]) -> None:
-        """Call `event` of each callback."""
-        for callback in self.callbacks:
-            callback.event(event, step, facts)
-
-    def close(self) -> None:
-        """Call `close` of each callback."""
-        for callback in self.callbacks:
-            callback.close()
+    before_step, after_step, phase = map(_of_each, ("before_step", "after_step", "phase"))
+    evaluating, metrics, event, close = map(_of_each, ("evaluating", "metrics", "event", "close"))
 
 
 SHOWN = {"loss": "loss", "rewards/margins": "margin"}

@@ -38,7 +38,6 @@ from stages.lib.training.objectives.objective import Balance, Objective, Prepara
 if TYPE_CHECKING:
     from stages.lib.model.experts import Routing
     from stages.lib.model.transformer import Transformer
-    from stages.lib.training.objectives.objective import Preparation
 
 
 class Dpo(Objective):

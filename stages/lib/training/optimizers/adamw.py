@@ -205,11 +205,6 @@ def formula(
         old.copy_(torch.where(found_inf == 1, old, changed.to(old.dtype)))
 
 
-def elements_at_a_time(parameter: torch.Tensor) -> int:
-    """Return the number of elements of a parameter that are updated at a time."""
-    return CACHED if parameter.device.type == "cpu" else ON_GPU
-
-
 def by_parts(
     gradient: torch.Tensor,
     weight: torch.Tensor,
@@ -228,7 +223,7 @@ def by_parts(
     """
     precision = torch.promote_types(weight.dtype, torch.float32)
     beta1, beta2 = group["betas"]
-    size = elements_at_a_time(weight)
+    size = CACHED if weight.device.type == "cpu" else ON_GPU
     parts = zip(*(tensor.split(size) for tensor in (gradient, weight, first, second)), strict=True)
     for number, part in enumerate(parts):
         wide = [tensor.to(precision) for tensor in part]

@@ -150,8 +150,14 @@ class Muon(torch.optim.Optimizer):
         return 0
 
     def _rows_sent(self, matrix: Matrix) -> torch.Tensor:
-        """Return what the owner of a matrix gets of this rank: its rows of the direction."""
-        return self._direction(matrix)
+        """Return what the owner of a matrix gets of this rank: its rows of the momentum after this step.
+
+        With Nesterov they are one step ahead of it.
+        """
+        assert matrix.parameter.grad is not None
+        gradient = self.exchange.local(matrix, matrix.parameter.grad)
+        momentum = self.exchange.local(matrix, self.state[matrix.parameter]["momentum_buffer"]).to(gradient.dtype)
+        return gradient.lerp(momentum, self.recipe.momentum) if self.recipe.nesterov else momentum
 
     def _function(self, whole: torch.Tensor) -> torch.Tensor:
         """Return what the owner of a matrix sends back."""
@@ -169,13 +175,6 @@ class Muon(torch.optim.Optimizer):
         momentum = collectives.local_tensor(self.state[parameter]["momentum_buffer"])
         new = momentum.to(gradient.dtype).lerp(gradient, 1 - self.recipe.momentum)
         replace(momentum, new.to(momentum.dtype), self.found_inf)
-
-    def _direction(self, matrix: Matrix) -> torch.Tensor:
-        """Return this rank's rows of the momentum after this step, one step ahead of it with Nesterov."""
-        assert matrix.parameter.grad is not None
-        gradient = self.exchange.local(matrix, matrix.parameter.grad)
-        momentum = self.exchange.local(matrix, self.state[matrix.parameter]["momentum_buffer"]).to(gradient.dtype)
-        return gradient.lerp(momentum, self.recipe.momentum) if self.recipe.nesterov else momentum
 
 
 def build(kind: type[Muon], matrices: Sequence[LayerMatrix], recipe: OptimizerRecipe) -> Muon:

@@ -35,7 +35,7 @@ class NorMuon(Muon):
         return super().empty_state(parameter) | {SECOND: torch.zeros_like(parameter[:, :1]).detach()}
 
     def _rows_sent(self, matrix: Matrix) -> torch.Tensor:
-        direction = self._direction(matrix).to(self.exchange.device, self.exchange.dtype)
+        direction = super()._rows_sent(matrix).to(self.exchange.device, self.exchange.dtype)
         second = self._second(matrix).to(self.exchange.device).contiguous()
         return torch.cat([direction, second.view(direction.dtype)], dim=1)
 

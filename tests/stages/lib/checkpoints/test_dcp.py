@@ -92,15 +92,14 @@ def test_a_large_share_has_several_files_in_the_same_bytes_each_time(tmp_path, m
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("name", ["__0_0.distcp", "__0_2.distcp"])
 def test_no_file_may_fail_in_silence(tmp_path, monkeypatch, name, capfd):
-    written = dcp._HashingStream.write
+    written = files.HashingWriter.write
 
     def write(self, data):
-        if self.writer.file.name.endswith(name):
-            self.failed = OSError(errno.ENOSPC, "No space left on device")
-            raise self.failed
+        if self.file.name.endswith(name):
+            raise OSError(errno.ENOSPC, "No space left on device")
         return written(self, data)
 
-    monkeypatch.setattr(dcp._HashingStream, "write", write)
+    monkeypatch.setattr(files.HashingWriter, "write", write)
     with pytest.raises(UserError, match="00000003 could not be written: .*No space left on device"):
         dcp.save(tmp_path / "00000003", tensors(), FACTS)
     assert list(tmp_path.iterdir()) == [] and capfd.readouterr().err == ""

@@ -7,6 +7,7 @@ from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
 
 from stages.lib.model import experts
+from stages.lib.model.architectures import MixtralRecipe
 from stages.lib.model.experts import SparseFeedForward, routing
 from stages.lib.model.loss import IGNORED
 
@@ -22,10 +23,10 @@ def seed():
 def layers(num_experts, experts_per_token, dtype=torch.float32):
     """Our layer and transformers', with equal weights."""
     torch.manual_seed(0)
-    ours = SparseFeedForward(num_experts, experts_per_token, D, F).to(dtype)
-    config = MixtralConfig(
-        hidden_size=D, intermediate_size=F, num_local_experts=num_experts, num_experts_per_tok=experts_per_token
-    )
+    shape = {"hidden_size": D, "intermediate_size": F}
+    shape |= {"num_local_experts": num_experts, "num_experts_per_tok": experts_per_token}
+    recipe = MixtralRecipe(architecture="mixtral", num_hidden_layers=1, num_attention_heads=1, **shape)
+    ours, config = SparseFeedForward(recipe).to(dtype), MixtralConfig(**shape)
     config._experts_implementation = "eager"
     theirs = MixtralSparseMoeBlock(config).to(dtype)
     with torch.no_grad():

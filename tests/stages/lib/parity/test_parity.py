@@ -8,7 +8,7 @@ import torch
 from stages.lib.huggingface import config_json, export
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import parity, parity_rows
+from stages.lib.parity import parity
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers import export_fixtures
 from tests.helpers.export_cases import SMALL, TOKENIZER, VOCABULARY, recipe_of, write_export
@@ -120,20 +120,20 @@ def corpus(tmp_path_factory):
     return Corpus(export_fixtures.write_corpus(directory / "tokens" / "main", tokenizer))
 
 
-@pytest.mark.parametrize(("context", "length"), [(100, 100), (4096, 4096), (1 << 17, parity_rows.LONGEST)])
+@pytest.mark.parametrize(("context", "length"), [(100, 100), (4096, 4096), (1 << 17, parity.LONGEST)])
 def test_the_long_row_is_as_long_as_the_context_up_to_a_limit(corpus, context, length):
-    row = parity_rows.long_row(corpus, context)
+    row = parity.long_row(corpus, context)
     assert row.shape == (1, length)
     with contextlib.closing(corpus.stream("code", "validation")) as stream:
         assert row[0, :100].tolist() == stream.read(0, 100).tolist()
     num_tokens = sum(corpus.sources[source]["validation"]["tokens"] for source in corpus.sources)
     assert torch.equal(row[0, num_tokens:], row[0, : max(0, length - num_tokens)])  # a short corpus is repeated
-    assert num_tokens < parity_rows.LONGEST
+    assert num_tokens < parity.LONGEST
 
 
 def test_rows_and_prompts_are_spread_over_the_sources(corpus):
-    rows = parity_rows.rows(corpus, 4096)
-    assert rows.shape == (parity_rows.ROWS, parity_rows.ROW_TOKENS)
-    assert len({tuple(row.tolist()) for row in rows}) == parity_rows.ROWS
-    assert parity_rows.rows(corpus, 8).shape == (parity_rows.ROWS, 8)
-    assert parity_rows.prompts(corpus, 40, 32).shape == (parity_rows.ROWS, 8)
+    rows = parity.rows(corpus, 4096)
+    assert rows.shape == (parity.ROWS, parity.ROW_TOKENS)
+    assert len({tuple(row.tolist()) for row in rows}) == parity.ROWS
+    assert parity.rows(corpus, 8).shape == (parity.ROWS, 8)
+    assert parity.prompts(corpus, 40, 32).shape == (parity.ROWS, 8)

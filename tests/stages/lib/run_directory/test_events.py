@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lib.errors import UserError
-from stages.lib.run_directory import crashes, history
+from stages.lib.run_directory import history
 from stages.lib.run_directory.events import KINDS, read_events
 from stages.lib.tokens import ledger
 from tools.status import __main__ as status
@@ -49,9 +49,9 @@ def use(directory):
     ledger.read(directory, 12)
     ledger.last_entries(directory, events)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crashes.journal, "append", lambda *_: None)
+        patch.setattr(history.journal, "append", lambda *_: None)
         try:
-            crashes.begin_attempt(directory, automatic=True)
+            history.begin_attempt(directory, automatic=True)
         except UserError as error:
             assert "crashed twice" in str(error)
     return events
