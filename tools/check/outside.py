@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.lib import files, manifest
+from stages.lib import files
 from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.files import Sha256
 from stages.lib.manifest import ListManifest, Manifest
+from stages.lib.manifest_types import InputFile
 from stages.lib.render.numbers import several
 from stages.lib.scoring import inputs, scored_model
 from stages.lib.sources import source, storage
@@ -172,11 +173,13 @@ class Outside:
 
 
 def _digest_of_examples(listed: ListManifest, root: Path, sha256: Sha256) -> str | None:
-    """Return the digest that `sources.examples` gives the files of a list; None if one is remote or missing."""
-    described = []
+    """Return the digest of a source of examples as its files are now; None if one is remote or missing."""
+    described: list[InputFile] = []
     for file in listed.identity["files"]:
         if storage.is_remote(file["name"]) or not (root / file["name"]).is_file():
             return None
         described.append({**file, "sha256": sha256(root / file["name"])})
-    known = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": described}
-    return manifest.digest_of(known)
+    try:
+        return source.digest_of_examples(listed, source.recipe_of(listed), described)
+    except UserError:  # the module or the classifier of a filter is missing, which the job names
+        return None
