@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
@@ -88,16 +89,11 @@ def _short(digest: str) -> Cell:
 
 def _code(manifests: Iterable[Manifest]) -> Table:
     """Return a table of the versions of each stage's code: more than one row per stage is a difference."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for one in manifests:
-        if one.record.get("code"):
-            key = (one.stage, one.record["code"], one.record.get("commit") or "")
-            counts[key] = counts.get(key, 0) + 1
-    versions: dict[str, set[str]] = {}
-    for stage, code, _ in counts:
-        versions.setdefault(stage, set()).add(code)
+    with_code = [one for one in manifests if one.record.get("code")]
+    counts = Counter((one.stage, one.record["code"], one.record.get("commit") or "") for one in with_code)
+    num_versions = Counter(stage for stage, _ in {(stage, code) for stage, code, _ in counts})
     rows = [
-        [stage, _short(code), commit_cell(by), "differs" if len(versions[stage]) > 1 else "one version", f"{number:,}"]
+        [stage, _short(code), commit_cell(by), "differs" if num_versions[stage] > 1 else "one version", f"{number:,}"]
         for (stage, code, by), number in sorted(counts.items())
     ]
     caption = "The code of each stage: its fingerprint (comments and docstrings do not count), and the git commit."
@@ -106,17 +102,15 @@ def _code(manifests: Iterable[Manifest]) -> Table:
 
 
 def _environment(manifests: Iterable[Manifest]) -> Table:
-    values: dict[str, dict[str, int]] = {}
+    values: dict[str, dict[str, None]] = {}  # in order
     for one in manifests:
-        record = one.record
-        versions = {"host": record.get("host"), "python": record.get("python"), "device": record.get("device")}
-        for name, value in {**versions, **record.get("versions", {})}.items():
+        facts = {name: one.record.get(name) for name in ("host", "python", "device")}
+        for name, value in {**facts, **one.record.get("versions", {})}.items():
             if value:
-                counts = values.setdefault(name, {})
-                counts[value] = counts.get(value, 0) + 1
+                values.setdefault(name, {})[value] = None
     rows = [
-        [name, ", ".join(counts), "differs" if len(counts) > 1 and name in manifest.PACKAGES else ""]
-        for name, counts in values.items()
+        [name, ", ".join(known), "differs" if len(known) > 1 and name in manifest.PACKAGES else ""]
+        for name, known in values.items()
     ]
     return Table(titles=["", "found in the manifests", ""], rows=rows, caption="The environment.")
 
