@@ -70,7 +70,6 @@ def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.training import parallelize
-    from stages.lib.training.settings import requirements
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
