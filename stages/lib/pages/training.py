@@ -101,19 +101,15 @@ def _plan_cells(inputs: ReportInputs, name: str, plan: Figures) -> list[str | Ce
         memory = replace(memory, note=f"plan {amount(plan['memory']['peak_bytes'])}")
     rates = [rate / ranks for _, rate, _ in curves.figures.get("tokens_per_second", ())]
     return [
-        _cell(inputs.parameters(name), plan["model"]["parameters"], _whole),
-        _cell(model.identity["tokens"], batch["tokens"], _whole),
+        _cell(inputs.parameters(name), plan["model"]["parameters"], "{:,.0f}".format),
+        _cell(model.identity["tokens"], batch["tokens"], "{:,.0f}".format),
         memory,
-        _cell(median(rates) if rates else None, time.get("tokens_per_second"), _whole),
+        _cell(median(rates) if rates else None, time.get("tokens_per_second"), "{:,.0f}".format),
         _cell(curves.seconds, seconds, _hours),
         _cell(curves.seconds and curves.seconds * ranks, seconds and seconds * batch["ranks"], _hours),
-        _cell(curves.health.jobs or None, time.get("jobs"), _whole),
+        _cell(curves.health.jobs or None, time.get("jobs"), "{:,.0f}".format),
         _cell(checkpoint or None, plan["disk"]["checkpoint_bytes"], amount),
     ]
-
-
-def _whole(number: float) -> str:
-    return f"{number:,.0f}"
 
 
 def _hours(seconds: float) -> str:
