@@ -93,6 +93,16 @@ def test_scores_of_a_suite_of_a_tuned_run_do_not_hinder_the_means_of_the_others(
     assert re.search(r"mean of 2 +2.750 +0.400", text) and "Warnings" not in text
 
 
+def test_a_milestone_that_is_expected_is_missing_though_that_of_a_run_with_a_longer_name_is_too(results, lines):
+    of_base = EXPECT["runs"]["base"]
+    expect = {"runs": {"base": of_base | {"milestones": [*of_base["milestones"], "00000500"]}}}
+    argv = options_of(results, expect)
+    argv.insert(argv.index("--exports"), str(results / "runs/mybase/models/00000500.json"))
+    assert summarize.main(argv) == 0
+    missing = manifest.read(results / "summary.json").identity["missing"]
+    assert str(results / "runs/mybase/models/00000500.json") in missing and "base/models/00000500.json" in missing
+
+
 @pytest.mark.parametrize(
     "place", ["models/00000300.json", "export/00000300/manifest.json", "eval/00000300/validation.json"]
 )

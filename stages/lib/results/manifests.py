@@ -105,12 +105,12 @@ class Results:
     @functools.cached_property
     def _by_place(self) -> dict[str, Manifest]:
         of_runs = [result for kind in (self.models, self.exports, self.evaluations) for result in kind.values()]
-        return {"/".join(result.path.absolute().parts[-parts:]): result for result in of_runs for parts in (3, 4)}
+        return {place: result for result in of_runs for place in _places(result.path)}
 
     def missing(self, expected: Mapping[str, Any]) -> list[str]:
         """Return the missing results: given paths that do not exist, and milestones in `expected` without a path."""
         missing = list(self.absent)
-        given = " ".join(missing)
+        given = {place for path in missing for place in _places(Path(path))}
         for run_name, run in expected.get("runs", {}).items():
             for step in run["milestones"]:
                 places = [f"{run_name}/models/{step}.json", f"{run_name}/export/{step}/manifest.json"]
@@ -130,6 +130,11 @@ class Results:
             _check_kept(evaluation)
         for scores in self.baselines.values():
             _check_kept(scores)
+
+
+def _places(path: Path) -> list[str]:
+    """Return the paths below runs/ that a path may end in: RUN/models/STEP.json, or RUN/eval/STEP/SUITE.json."""
+    return ["/".join(path.absolute().parts[-parts:]) for parts in (3, 4)]
 
 
 def _check_kept(evaluation: EvaluationManifest) -> None:
