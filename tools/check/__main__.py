@@ -48,8 +48,7 @@ from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import VALIDATION_SHARE
 from stages.registry import STAGES
 from tools.check import dry_run, facts, known_tasks
-from tools.check.outside import Outside
-from tools.check.stale import Stale
+from tools.check.stale import Outside, Stale
 from tools.plan import fit, request, subject
 
 HIGH_RATE = 0.1
