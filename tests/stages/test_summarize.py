@@ -12,6 +12,8 @@ from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, lines, options_
 
 __all__ = ["lines", "results"]
 
+AVERAGED = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}}
+
 
 def test_the_table_has_all_scores_in_order_and_the_text_names_runs_scores_and_paths(results, lines):
     assert summarize.main(options_of(results)) == 0
@@ -39,8 +41,7 @@ def test_the_table_has_all_scores_in_order_and_the_text_names_runs_scores_and_pa
 
 
 def test_tables_have_the_means_over_the_last_milestones_and_the_csv_has_both(results, lines):
-    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}}
-    assert summarize.main(options_of(results, expect)) == 0
+    assert summarize.main(options_of(results, AVERAGED)) == 0
     with open(results / "scores.csv", newline="") as file:
         rows = [(row["run"], row["step"], row["metric"], row["value"], row["stderr"]) for row in csv.DictReader(file)]
     assert rows[2:] == [
@@ -58,8 +59,7 @@ def test_tables_have_the_means_over_the_last_milestones_and_the_csv_has_both(res
 
 def test_a_run_with_too_few_scored_milestones_is_not_averaged_and_a_warning_says_so(results, lines, capsys):
     (results / "runs/base/eval/00000100/validation.json").unlink()
-    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}}
-    assert summarize.main(options_of(results, expect)) == 0
+    assert summarize.main(options_of(results, AVERAGED)) == 0
     text = (results / "summary.txt").read_text()
     sentence = (
         "run base is not averaged at step 300: the suite validation must have scores of 2 milestones up to there, and "
@@ -69,16 +69,38 @@ def test_a_run_with_too_few_scored_milestones_is_not_averaged_and_a_warning_says
     assert "mean of" not in text
 
 
+def test_a_score_that_is_not_finite_at_a_milestone_has_no_mean(results, lines):
+    path = results / "runs/base/eval/00000100/validation.json"
+    scores = manifest.read(path).identity["results"] | {
+        "next_line": {"acc_mutual_info": {"value": None, "stderr": None}}
+    }
+    rewrite(path, results=scores)
+    assert summarize.main(options_of(results, AVERAGED)) == 0
+    text = (results / "summary.txt").read_text()
+    assert re.search(r"300 +76,800 +2.500 +0.450 .*\n +mean of 2 +2.750 +-\n", text)
+    assert "  next_line (" in text and "mean of 2, next_line" not in text
+
+
 def test_scores_of_a_suite_of_a_tuned_run_do_not_hinder_the_means_of_the_others(results, lines):
     evaluation = results / "runs/base/eval/00000300/validation.json"
     other = evaluation.with_name("statements.json")
     other.write_bytes(evaluation.read_bytes())
     rewrite(other, suite="statements", results={"completion_bits": {"bits_per_byte": {"value": 3.5, "stderr": None}}})
-    argv = options_of(results, {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "average": 2}}})
+    argv = options_of(results, AVERAGED)
     argv.insert(argv.index("--evaluations") + 1, str(other))
     assert summarize.main(argv) == 0
     text = (results / "summary.txt").read_text()
     assert re.search(r"mean of 2 +2.750 +0.400", text) and "Warnings" not in text
+
+
+def test_a_milestone_that_is_expected_is_missing_though_that_of_a_run_with_a_longer_name_is_too(results, lines):
+    of_base = EXPECT["runs"]["base"]
+    expect = {"runs": {"base": of_base | {"milestones": [*of_base["milestones"], "00000500"]}}}
+    argv = options_of(results, expect)
+    argv.insert(argv.index("--exports"), str(results / "runs/mybase/models/00000500.json"))
+    assert summarize.main(argv) == 0
+    missing = manifest.read(results / "summary.json").identity["missing"]
+    assert str(results / "runs/mybase/models/00000500.json") in missing and "base/models/00000500.json" in missing
 
 
 @pytest.mark.parametrize(

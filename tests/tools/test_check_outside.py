@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 import yaml
@@ -56,10 +57,13 @@ def test_files_of_a_source_that_differ_from_its_list_are_one_line(compared, tmp_
     assert compared(recipes, manifests) == ({}, [])
 
 
-def test_a_source_of_examples_is_compared_with_what_was_tuned_on_it(compared, tmp_path):
+def test_a_source_of_examples_is_compared_with_what_was_tuned_on_it(compared, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the filter's module is found from the working directory
+    (tmp_path / "rules_of_pairs.py").write_text("def keep(text):\n    return True\n")
     keys = {
         "kind": "prompt_completion",
         "paths": [write_jsonl(tmp_path / "p.jsonl", [{"prompt": "a", "completion": "b"}])],
+        "filters": {"custom": {"function": "rules_of_pairs.keep", "trust_code": True}},
     }
     made = os.path.relpath(listed(tmp_path, "pairs", keys))
     manifest.write("m.json", "finetune", {"recipe": {}, "tuned_on": {"pairs": examples.read_pairs(made).digest}}, {})

@@ -53,10 +53,14 @@ class CellRecipe(TrainRecipe):
     def check(self, where: str) -> None:
         """Raise UserError if the optimizer is not one for LoRA, or keys do not fit each other."""
         super().check(where)
-        has_lora = self.lora is not None
-        requirements.check(self, where, self.model, has_lora=has_lora, has_document_mask=self.document_mask)
+        self.check_requirements(where)
         if self.lora is not None:
             self.optimizer.check_lora(f"{where}.optimizer")
+
+    def check_requirements(self, where: str) -> None:
+        """Raise UserError if float8, CUDA graphs or a dtype do not fit the other keys."""
+        has_lora = self.lora is not None
+        requirements.check(self, where, self.model, has_lora=has_lora, has_document_mask=self.document_mask)
 
 
 def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:
@@ -66,7 +70,6 @@ def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.training import parallelize
-    from stages.lib.training.settings import requirements
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():

@@ -15,17 +15,17 @@ from stages.lib.recipe import shown
 from stages.lib.training.settings.recipe import TrainRecipe
 
 OF_THE_STEP = (
-    *("seq_len", "global_batch_size", "dtype", "weights_dtype", "optimizer", "z_loss", "lora"),
+    *("seq_len", "global_batch_size", "dtype", "weights_dtype", "optimizer", "z_loss", "lora", "document_mask"),
     *("micro_batch_size", "sharding", "shard_degree", "cpu_offload", "activation_checkpointing"),
     *("compile", "float8", "cuda_graphs", "deterministic"),
 )
 """Keys of a training on which the cost of a step depends."""
 
 OF_THE_DATA = (
-    *("milestones", "weights", "data_stages", "packing", "document_mask", "initial"),
+    *("milestones", "weights", "data_stages", "packing", "initial"),
     *("epochs", "template", "loss_on", "too_long"),
 )
-"""Keys of pretrain and finetune alone; random tokens take the place of the data."""
+"""Keys of pretrain and finetune that change neither the memory nor the time of a step."""
 
 Config = dict[str, Any]
 
@@ -38,12 +38,10 @@ class Setting:
     model: Config
     vocab_size: int
     training: Config
-    document_mask: bool
 
     def recipe(self) -> Config:
         """Return the recipe of a cell before the grid is applied."""
-        own = {"model": self.model, "vocab_size": self.vocab_size, "document_mask": self.document_mask}
-        return self.training | own
+        return self.training | {"model": self.model, "vocab_size": self.vocab_size}
 
 
 def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
@@ -51,18 +49,15 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
 
     Raises UserError if the run or a size is missing, or a key has an effect on the step that a cell does not show.
     """
-    config = load(path)
-    runs, known = config["runs"], ", ".join(map(str, config["runs"]))
+    config = load(path, run)
+    runs = config["runs"]
     if run is None and len(runs) != 1:
-        raise UserError(f"--run is missing: {path} has the runs {known}")
+        raise UserError(f"--run is missing: {path} has the runs {', '.join(map(str, runs))}")
     name = run or next(iter(runs))
-    if name not in runs:
-        raise UserError(f"--run must be one of the runs of {path} ({known}), got {name!r}")
-    recipe = runs[name] if isinstance(runs[name], dict) else {}
-    stage = next((stage for stage in TRAINING if isinstance(recipe.get(stage), dict)), None)
+    stage = stage_of(runs[name])
     if stage is None:
         raise UserError(f"runs.{name} of {path} must have pretrain or finetune")
-    training, where = recipe[stage], f"runs.{name}.{stage}"
+    training, where = runs[name][stage], f"runs.{name}.{stage}"
     all_keys = {*OF_THE_DATA, *OF_THE_STEP, *(field.name for field in dataclasses.fields(TrainRecipe))}
     for key in training:
         if key not in all_keys:
@@ -77,11 +72,16 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     training = TrainRecipe.written_out(training, where)  # here, since a cell has fewer steps than the run
     of_step = {key: value for key, value in training.items() if key in OF_THE_STEP}
     # tuning keeps the samples of a row apart
-    return Setting(name, model, size, of_step, training.get("document_mask", stage == "finetune"))
+    return Setting(name, model, size, {"document_mask": stage == "finetune"} | of_step)
 
 
-def load(path: Path) -> Config:
-    """Return a config. Raises UserError if it cannot be read, or has no runs."""
+def stage_of(run: Any) -> str | None:
+    """Return the stage that trains a run; None if it has none."""
+    return next((stage for stage in TRAINING if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
+
+
+def load(path: Path, run: str | None) -> Config:
+    """Return a config. Raises UserError if it cannot be read, has no runs, or not the one that is named."""
     import yaml
 
     try:
@@ -91,6 +91,9 @@ def load(path: Path) -> Config:
         raise UserError(f"the config {path} cannot be read: {reason:.300}") from None
     if not isinstance(config, dict) or not isinstance(config.get("runs"), dict):
         raise UserError(f"the config {path} must have runs")
+    if run is not None and run not in config["runs"]:
+        known = ", ".join(map(str, config["runs"]))
+        raise UserError(f"--run must be one of the runs of {path} ({known}), got {run!r}")
     return config
 
 

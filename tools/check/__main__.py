@@ -48,9 +48,8 @@ from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import VALIDATION_SHARE
 from stages.registry import STAGES
 from tools.check import dry_run, facts, known_tasks
-from tools.check.outside import Outside
-from tools.check.stale import Stale
-from tools.plan import refusal, request, subject
+from tools.check.stale import Outside, Stale
+from tools.plan import fit, request, subject
 
 HIGH_RATE = 0.1
 """Learning rate above which one is more likely a mistake; Muon's own may be higher."""
@@ -120,7 +119,7 @@ def check_memory(plan: dict[str, Any]) -> None:
         run_name = where.removeprefix("runs.").rpartition(".")[0]
         asked = request.read(run_name, part["planned"])
         if not isinstance(asked, str):
-            refusal.check(asked, Path(plan["cache"]))
+            fit.check(asked, Path(plan["cache"]))
 
 
 def initial_digest(run_name: str, model: dict[str, str], cache: Path) -> str:

@@ -12,19 +12,162 @@ HTML file needs no other file, and has the curves too.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.lib import files, stage
 from stages.lib.errors import UserError
-from stages.lib.pages import comparison
-from stages.lib.pages.comparison import Comparison, Pair
-from stages.lib.render import page
-from stages.lib.render.page import Head
+from stages.lib.render import numbers, page, table
+from stages.lib.render.chart import Chart, Line, Point
+from stages.lib.render.page import Block, Head, Notes, Section
+from stages.lib.render.table import Cell, Interval, Table
 from stages.lib.results import differences
 from stages.lib.results.curves import tokens_before
-from stages.lib.results.scores import rows_of, shown_metrics
+from stages.lib.results.differences import INTERVAL, LEVEL, TaskDifference, shown_p
+from stages.lib.results.scores import INDEPENDENT, ScoreRow, rows_of, shown_metrics
+from stages.lib.scoring import aggregations
+from stages.lib.scoring.tasks import local_tasks
 from tools.compare import models
+
+MARKS = {"better": "\u25b2 better", "worse": "\u25bc worse"}
+"""Verdicts that are found without reading; others are their words."""
+
+COLUMNS = (
+    *("kind", "suite", "task", "metric", "run", "step", "tokens", "value", "stderr", "n"),
+    *("reference", "reference_value", "reference_stderr", "difference", "low", "high", "p", "p_holm", "paired"),
+    "verdict",
+)
+"""kind is difference or score. n is the number of documents: of a difference, those that both models were scored on."""
+
+METHOD = (
+    "Differences are those from the first model, of the main metric of each task.",
+    "With per-sample logs of both models a difference is paired over the documents that both were scored on. p is that "
+    "of a paired randomization test; after Holm's correction for the tasks of the two models, a difference is "
+    f"significant below {LEVEL}. Its {INTERVAL:.0%} interval is a bootstrap over documents ({aggregations.RESAMPLES:,} "
+    "resamples), and is not corrected.",
+    "Without the logs, or for a metric that is not a sum over documents, the two standard errors count as independent, "
+    f"which is cautious: a difference is significant above {INDEPENDENT:g} of their combined size.",
+    "Where other runs differ from one of the two by their seed alone, means over these runs are compared, and the "
+    "larger of two errors counts: that over documents, or that over seeds, by Student's t with the deviation of the "
+    "runs. Its p is corrected by Holm, too.",
+)
+DRAWN = (
+    "A filled dot is a significant difference, a hollow one is not; a dashed interval is unpaired. Better is to the "
+    "right. Intervals of one metric have one scale."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """The differences of one model from the reference. `at`: its run, step and tokens."""
+
+    reference: str
+    other: str
+    at: ScoreRow
+    differences: list[TaskDifference]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The comparison of the first model, the reference, with each other one. `points`: scores of all milestones."""
+
+    names: list[str]
+    overview: Table
+    recipes: Table
+    pairs: list[Pair]
+    points: list[ScoreRow]
+
+    @property
+    def title(self) -> str:
+        """The names of the models."""
+        return f"Comparison of {', '.join(self.names[1:])} with {self.names[0]}"
+
+
+def sections(comparison: Comparison) -> list[Section]:
+    """Return the sections of the page, and of the Markdown, which leaves out charts."""
+    recipes = comparison.recipes if comparison.recipes.rows else Notes(lines=["The recipes are equal."])
+    made = [Section(title=f"{pair.other} against {pair.reference}", blocks=[*_pair(pair)]) for pair in comparison.pairs]
+    made.append(Section(title="Models", blocks=[comparison.overview]))
+    made.append(Section(title="Differences of recipe and data", blocks=[recipes]))
+    if charts := [*_charts(comparison.points)]:
+        made.append(Section(title="Scores against training tokens", blocks=charts))
+    return [*made, Section(title="Method", blocks=[Notes(lines=METHOD)])]
+
+
+def _pair(pair: Pair) -> Iterator[Block]:
+    verdicts = [difference.verdict for difference in pair.differences]
+    if not verdicts:
+        yield Notes(lines=["No task can be compared.", *pair.notes])
+        return
+    counts = f"better in {verdicts.count('better')} and worse in {verdicts.count('worse')} of {len(verdicts)} tasks"
+    yield Notes(lines=[f"{pair.other} is significantly {counts}."])
+    edges: dict[str, float] = {}
+    for difference in pair.differences:
+        bounds = [abs(bound) for bound in (difference.low, difference.high) if bound is not None]
+        edges[difference.metric] = max([edges.get(difference.metric, 0.0), *bounds])
+    yield Table(
+        titles=["task", pair.reference, pair.other, "difference, 95% interval", "p, not corrected", "verdict"],
+        rows=[_row(difference, edges[difference.metric]) for difference in pair.differences],
+        numeric=range(1, 5),
+        caption=DRAWN,
+    )
+    if pair.notes:
+        yield Notes(lines=pair.notes)
+
+
+def _row(row: TaskDifference, edge: float) -> list[str | Cell]:
+    direction, sign = ("lower", -1) if row.lower_is_better else ("higher", 1)
+    cell = Cell(text=numbers.UNKNOWN if row.value is None else f"{row.value:+z.4f}")
+    if row.value is not None and row.low is not None and row.high is not None:
+        low, high = sorted((sign * row.low, sign * row.high))
+        look = {"filled": row.significant, "dashed": row.documents is None}
+        drawn = Interval(low=low, value=sign * row.value, high=high, edge=edge, **look) if edge else None
+        cell = Cell(text=cell.text, note=f"{row.low:+z.4f} to {row.high:+z.4f}", interval=drawn)
+    return [
+        Cell(text=row.task, code=True, note=f"{row.suite}: {row.metric}, {direction} is better"),
+        *(table.score(score["value"], score["stderr"]) for score in (row.reference, row.other)),
+        cell,
+        shown_p(row.p),
+        Cell(text=MARKS.get(row.verdict, row.verdict), note=row.rule, strong=row.significant),
+    ]
+
+
+def _charts(points: Sequence[ScoreRow]) -> Iterator[Chart]:
+    """Yield a chart per task with two milestones of a run or more."""
+    by_task: dict[tuple[str, str, str], dict[str, list[Point]]] = {}
+    for row in points:
+        if row["value"] is not None:
+            lines = by_task.setdefault((row["suite"], row["task"], row["metric"]), {})
+            lines.setdefault(row["run"], []).append((row["tokens"], row["value"], row["stderr"]))
+    for (suite, task, metric), runs in by_task.items():
+        if max(map(len, runs.values())) > 1:
+            chance = local_tasks.chance_of(task, metric)
+            yield Chart(
+                title=f"{suite}/{task}",
+                y_label=metric,
+                lines=[Line(label=run, group=run, part=run, points=of_run) for run, of_run in runs.items()],
+                levels={} if chance is None else {f"chance ({chance:g})": chance},
+            )
+
+
+def csv(comparison: Comparison) -> str:
+    """Return differences and scores as CSV; an unknown value is empty."""
+    rows: list[dict[str, Any]] = []
+    for pair in comparison.pairs:
+        for row in pair.differences:
+            cells = {"kind": "difference", **pair.at, **row.other, "n": row.documents, "verdict": row.verdict}
+            cells |= {"reference": pair.reference, "reference_value": row.reference["value"], "difference": row.value}
+            cells |= {"reference_stderr": row.reference["stderr"], "low": row.low, "high": row.high, "p": row.p}
+            paired = "" if row.value is None else str(row.documents is not None).lower()
+            rows.append(cells | {"p_holm": row.corrected_p, "paired": paired})
+    rows += [{"kind": "score", **row} for row in comparison.points]
+    file = io.StringIO()
+    files.write_csv(file, COLUMNS, rows)
+    return file.getvalue()
 
 
 def compare(directory: Path, texts: Sequence[str], average: int | None = None) -> Comparison:
@@ -72,11 +215,11 @@ def run(arguments: argparse.Namespace) -> None:
         given = ", ".join(f"--{name}" for name in paths)
         raise UserError(f"{given} must name different files")
     compared = compare(arguments.results, arguments.models, arguments.average)
-    sections, title = comparison.sections(compared), compared.title
-    texts = {"markdown": page.markdown(title, sections), "csv": comparison.csv(compared)}
+    shown, title = sections(compared), compared.title
+    texts = {"markdown": page.markdown(title, shown), "csv": csv(compared)}
     for name, path in paths.items():
         if name == "html":
-            page.write(path, sections, sorted({row["run"] for row in compared.points}), Head(title=title))
+            page.write(path, shown, sorted({row["run"] for row in compared.points}), Head(title=title))
         else:
             with files.atomic(path, "w") as file:
                 file.write(texts[name])

@@ -100,7 +100,7 @@ def chat(arguments: argparse.Namespace) -> None:
 
     from stages.lib.checkpoints import find_model
     from tools.generate import find_tokenizer
-    from tools.generate.conversation import History, Sampling, converse, encoder
+    from tools.generate.conversation import History, converse, encoder
 
     device = device_of(arguments.device)
     source = find_model.find(arguments.model, base=arguments.base)
@@ -112,8 +112,7 @@ def chat(arguments: argparse.Namespace) -> None:
     logger.info("%s on %s in %s", source.directory, device, arguments.dtype)
     logger.info("Ctrl-C ends an answer, Ctrl-D the conversation")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    options = {name: getattr(arguments, name) for name in ("tokens", "temperature", "top_p", "seed")}
-    converse(model, text, history, Sampling(**options))
+    converse(model, text, history, arguments)
 
 
 def check_options(arguments: argparse.Namespace) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,18 +93,11 @@ def encoder(directory: Path, template: str | None, own: str | None) -> Callable[
     return encode
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """Options of all answers. Answer n is drawn with the seed `seed` + n - 1."""
+def converse(model: Transformer, text: PromptTokenizer, history: History, options: argparse.Namespace) -> None:
+    """Answer the lines of standard input until it ends (Ctrl-D). Ctrl-C ends an answer, which is kept as it is.
 
-    tokens: int
-    temperature: float
-    top_p: float
-    seed: int
-
-
-def converse(model: Transformer, text: PromptTokenizer, history: History, sampling: Sampling) -> None:
-    """Answer the lines of standard input until it ends (Ctrl-D). Ctrl-C ends an answer, which is kept as it is."""
+    `options`: tokens, temperature and top_p of all answers. Answer n is drawn with the seed `seed` + n - 1.
+    """
     number = 0
     for line in _lines():
         try:
@@ -116,7 +109,7 @@ def converse(model: Transformer, text: PromptTokenizer, history: History, sampli
             logger.warning("the context is full: the oldest %d messages are dropped", dropped)
         answer = ""
         try:
-            for piece in _pieces(model, text, ids, sampling, sampling.seed + number):
+            for piece in _pieces(model, text, ids, options, options.seed + number):
                 sys.stdout.write(piece)
                 sys.stdout.flush()
                 answer += piece
@@ -147,7 +140,9 @@ def _lines() -> Iterator[str]:
             yield line
 
 
-def _pieces(model: Transformer, text: PromptTokenizer, ids: list[int], sampling: Sampling, seed: int) -> Iterator[str]:
+def _pieces(
+    model: Transformer, text: PromptTokenizer, ids: list[int], options: argparse.Namespace, seed: int
+) -> Iterator[str]:
     import torch
 
     from stages.lib.model import generation
@@ -155,9 +150,9 @@ def _pieces(model: Transformer, text: PromptTokenizer, ids: list[int], sampling:
 
     stream = Stream(text, ids)
     room = model.recipe.max_position_embeddings - len(ids) + 1  # the last token needs no position of its own
-    sampler = generation.Sampler(sampling.temperature, sampling.top_p, [seed])
+    sampler = generation.Sampler(options.temperature, options.top_p, [seed])
     batch = torch.tensor([ids], device=model.head.weight.device)
-    limit = min(sampling.tokens, room)
+    limit = min(options.tokens, room)
     for (token,) in generation.continuations(model, batch, limit, sampler, text.ends, text.vocab_size):
         if token is not None:
             yield stream.push(token)

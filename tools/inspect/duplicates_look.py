@@ -92,9 +92,9 @@ def _texts(found: manifest.NearDuplicatesManifest, rows: Sequence[dict[str, Any]
     return texts
 
 
-def side_by_side(left: Side, right: Side, width: int | None = None) -> Iterator[str]:
+def side_by_side(left: Side, right: Side) -> Iterator[str]:
     """Yield the lines of two columns: what both texts have is shortened, and what one lacks stands in brackets."""
-    column = ((width or shutil.get_terminal_size((130, 24)).columns) - 5) // 2
+    column = (shutil.get_terminal_size((130, 24)).columns - 5) // 2
     words, others = (visible(text.replace("\n", " ")).split()[:MOST_WORDS] for _, _, text in (left, right))
     yield from _row([left[0], right[0]], column)
     yield from _row([visible(left[1]), visible(right[1])], column)

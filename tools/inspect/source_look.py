@@ -91,9 +91,8 @@ class Measures:
         if sampled == total:
             return
         text, tokens = (sum(lengths) * total / sampled for lengths in (self.bytes, self.tokens))
-        sizes = [f"{amount(text)} of text"] * bool(self.bytes) + [f"{int(float(f'{tokens:.3g}')):,} tokens"] * bool(
-            self.tokens
-        )
+        sizes = [f"{amount(text)} of text"] if self.bytes else []
+        sizes += [f"{int(float(f'{tokens:.3g}')):,} tokens"] if self.tokens else []
         if sizes:
             print(f"estimate for the whole source: {' and '.join(sizes)}")
 
@@ -120,8 +119,8 @@ def show(
     tokenizer: Tokenizer | None,
     count: int,
     at_most: int,
-    listed: Path | None = None,
-    left_out: Counter[str] | None = None,
+    listed: Path | None,
+    left_out: Counter[str],
 ) -> None:
     """Print the preview of a source by its name, recipe and files. `left_out`: counts of `source.list_files`.
 

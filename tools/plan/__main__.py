@@ -22,9 +22,9 @@ from typing import Any
 
 from stages.lib import files, stage
 from stages.lib.errors import UserError
-from stages.lib.manifest import AVERAGE, PLAN_FORMAT, TRAINING
+from stages.lib.manifest import AVERAGE, PLAN_FORMAT
 from tools.ablate import setting
-from tools.plan import estimate, fit, plan_text, refusal, request
+from tools.plan import estimate, fit, plan_text, request
 from tools.plan.request import Asked
 
 PROPOSALS = 3
@@ -39,10 +39,8 @@ def runs_of(path: Path, only: str | None, vocab_size: int | None, results: Path)
 
     Raises UserError if the run is missing, or is not written in full.
     """
-    config = setting.load(path)
+    config = setting.load(path, only)
     runs = config["runs"]
-    if only is not None and only not in runs:
-        raise UserError(f"--run must be one of the runs of {path} ({', '.join(map(str, runs))}), got {only!r}")
     for section in EXPANDED:
         if section in config:
             raise UserError(
@@ -52,7 +50,7 @@ def runs_of(path: Path, only: str | None, vocab_size: int | None, results: Path)
     requests: dict[str, Any] = {}
     for name in [only] if only else runs:
         run = runs[name]
-        stage = next((stage for stage in TRAINING if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
+        stage = setting.stage_of(run)
         if stage is None and isinstance(run, dict) and AVERAGE in run:  # nothing is trained
             continue
         if stage is None:
@@ -102,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
         files.write_json(arguments.json, {"format": PLAN_FORMAT, "runs": plans})
     if not arguments.fit:
         for asked in fitting:
-            refusal.check(asked, arguments.cache)
+            fit.check(asked, arguments.cache)
 
 
 def request_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -10,25 +10,28 @@ from tools.plan.bound import Ceilings
 
 GIB = 1 << 30
 
-MEMORY_GIB = {
-    "H100 80GB HBM3": 79.1,
-    "H100 PCIe": 79.1,
-    "H100 NVL": 93.0,
-    "H200": 139.7,
-    "H200 NVL": 139.7,
-    "GH200 480GB": 94.5,
-    "B200": 178.3,
-    "A100-SXM4-40GB": 39.3,
-    "A100-SXM4-80GB": 79.1,
-    "A100-PCIE-40GB": 39.3,
-    "A100 80GB PCIe": 79.1,
-    "A40": 44.3,
-    "A30": 23.5,
-    "A10": 22.0,
-    "L40S": 44.3,
-    "L4": 21.9,
+MEMORY_AND_BANDWIDTH = {
+    "H100 80GB HBM3": (79.1, 3.35e12),
+    "H100 PCIe": (79.1, 2.0e12),
+    "H100 NVL": (93.0, 3.9e12),
+    "H200": (139.7, 4.8e12),
+    "H200 NVL": (139.7, 4.8e12),
+    "GH200 480GB": (94.5, 4.0e12),
+    "B200": (178.3, 8.0e12),
+    "A100-SXM4-40GB": (39.3, 1.555e12),
+    "A100-SXM4-80GB": (79.1, 2.039e12),
+    "A100-PCIE-40GB": (39.3, 1.555e12),
+    "A100 80GB PCIe": (79.1, 1.935e12),
+    "A40": (44.3, 0.696e12),
+    "A30": (23.5, 0.933e12),
+    "A10": (22.0, 0.6e12),
+    "L40S": (44.3, 0.864e12),
+    "L4": (21.9, 0.3e12),
 }
-"""Memory that torch can allocate in GiB, rounded down: less than the name says, with ECC and the driver's share."""
+"""{torch's name of a GPU: (memory that torch can allocate in GiB, bytes per second of it in NVIDIA's datasheets)}
+
+The memory is rounded down: less than the name says, with ECC and the driver's share.
+"""
 
 SHORT = {
     "H100": "H100 80GB HBM3",
@@ -49,26 +52,6 @@ WITHOUT_FLOAT8 = {
     "A10": (8, 6),
 }
 """{GPU that does not multiply in float8: its compute capability}"""
-
-BANDWIDTHS = {
-    "H100 80GB HBM3": 3.35e12,
-    "H100 PCIe": 2.0e12,
-    "H100 NVL": 3.9e12,
-    "H200": 4.8e12,
-    "H200 NVL": 4.8e12,
-    "GH200 480GB": 4.0e12,
-    "B200": 8.0e12,
-    "A100-SXM4-40GB": 1.555e12,
-    "A100-SXM4-80GB": 2.039e12,
-    "A100-PCIE-40GB": 1.555e12,
-    "A100 80GB PCIe": 1.935e12,
-    "A40": 0.696e12,
-    "A30": 0.933e12,
-    "A10": 0.6e12,
-    "L40S": 0.864e12,
-    "L4": 0.3e12,
-}
-"""Bytes per second of a GPU's memory in NVIDIA's datasheets."""
 
 REACHED = 0.9
 """Share of a datasheet's figures that large copies and products reach: an assumption."""
@@ -103,9 +86,11 @@ def find(name: str | None, memory_gb: float | None, peak_tflops: float | None) -
     if name is None and memory_gb is None:
         return None
     full = None if name is None else SHORT.get(name, name.removeprefix("NVIDIA "))
-    memory = MEMORY_GIB.get(full or "") if memory_gb is None else memory_gb
+    memory = memory_gb
+    if memory is None and full in MEMORY_AND_BANDWIDTH:
+        memory, _ = MEMORY_AND_BANDWIDTH[full]
     if memory is None:
-        known = ", ".join([*SHORT, *MEMORY_GIB])
+        known = ", ".join([*SHORT, *MEMORY_AND_BANDWIDTH])
         raise UserError(
             f"the GPU must be one of {known}, or have its --memory-gb and --peak-tflops (device_memory_gb and "
             f"device_peak_tflops in a profile), got {name!r}"
@@ -116,7 +101,7 @@ def find(name: str | None, memory_gb: float | None, peak_tflops: float | None) -
 
 def ceilings_of(name: str, peak: float | None) -> Ceilings | None:
     """Return the ceilings of a GPU by torch's name of it and its peak, by its datasheet; None if it is not known."""
-    bandwidth = BANDWIDTHS.get(name.removeprefix("NVIDIA "))
+    _, bandwidth = MEMORY_AND_BANDWIDTH.get(name.removeprefix("NVIDIA "), (None, None))
     if bandwidth is None or peak is None:
         return None
     return Ceilings(REACHED * bandwidth, REACHED * peak, f"{REACHED:.0%} of the datasheet's")

@@ -1,6 +1,7 @@
 """Changes of a run that fit its GPU: micro-batch, activation checkpointing and sharding, the fastest first.
 
 Faster is what repeats fewer FLOPs, then what sends less between ranks; of those, the largest micro-batch that fits.
+A run that its GPU cannot train is refused with the first of them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from pathlib import Path
 
 from stages.lib.errors import UserError
 from stages.lib.model import flops
+from stages.lib.space import amount
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
-from tools.plan import estimate, memory
+from tools.plan import bound, devices, estimate, memory
 from tools.plan.devices import Device
+from tools.plan.request import Asked
 from tools.plan.subject import Subject
 
 MODES = ("none", "selective", "full", "offload")
@@ -74,8 +78,7 @@ def _fits(subject: Subject, gpu: Device, cache: Path | None) -> bool:
     recipe = subject.recipe
     if not recipe.cpu_offload and recipe.lora is None:
         # weights, gradients and the least state of the optimizer alone may need more than the GPU has
-        hybrid = recipe.shard_degree or subject.ranks_per_node
-        shards = {"none": 1, "hybrid-full": hybrid, "hybrid-grad": hybrid}.get(recipe.sharding, subject.world_size)
+        shards = bound.num_shards(subject)
         parameters = flops.parameter_count(recipe.model, recipe.vocab_size)
         least = parameters * STATE_BYTES // shards
         if shards > 1 and recipe.sharding in ("grad", "hybrid-grad"):
@@ -102,3 +105,23 @@ def sentence(before: Subject, after: Subject) -> str:
         for subject in (before, after)
     )
     return ", ".join(f"{key} {value}" for key, value in new.items() if old[key] != value)
+
+
+def check(asked: Asked, cache: Path | None) -> None:
+    """Raise UserError if a run cannot fit its GPU, or multiply in float8 on it. A run without a GPU passes."""
+    gpu = asked.hardware.gpu()
+    if gpu is None:
+        return
+    if gpu.name in devices.WITHOUT_FLOAT8:
+        where, capability = f"runs.{asked.name}.{asked.stage}", devices.WITHOUT_FLOAT8[gpu.name]
+        requirements.check_capability(asked.subject.recipe, where, gpu.name, capability)
+    needed = gpu.needed(memory.cached_memory_of(asked.subject, gpu=gpu.memory, cache=cache).peak)
+    if needed > gpu.memory:
+        fitting = next(proposals(asked.subject, gpu, cache), None) or more_ranks(asked.subject, gpu, cache)
+        change = "no micro-batch, sharding or activation checkpointing fits, nor do 64 times the nodes"
+        if fitting is not None:
+            change = f"it fits with {sentence(asked.subject, fitting)}"
+        raise UserError(
+            f"runs.{asked.name}.{asked.stage} needs {amount(needed)} on each GPU, and the {gpu.name} has "
+            f"{amount(gpu.memory)}: {change}"
+        )

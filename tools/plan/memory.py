@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.lib import files, manifest
+from tools.plan import bound
 
 if TYPE_CHECKING:
     from tools.plan.fake_step import AllocationLog, Segments
@@ -100,9 +101,9 @@ def memory_of(subject: Subject, gpu: int | None) -> Memory:
     if is_offloading:
         # on the GPU are the input of the block that runs, and the one that is copied: [B, L, D] each
         rows = recipe.micro_batch_size * (1 if recipe.dpo is None else 2)
-        itemsize = {"bfloat16": 2, "float32": 4, "float64": 8}[recipe.dtype]
+        numbers = 2 * rows * recipe.seq_len * recipe.model.hidden_size
         for parts in on_device.values():
-            parts[fake_step.ACTIVATIONS] += 2 * rows * recipe.seq_len * recipe.model.hidden_size * itemsize
+            parts[fake_step.ACTIVATIONS] += numbers * bound.WIDTHS[recipe.dtype]
     segment = max(on_device, key=lambda name: sum(on_device[name].values()))
     parts = on_device[segment]
     parts[fake_step.ACTIVATIONS] += parts.pop(fake_step.BLOCK_INPUTS, 0)

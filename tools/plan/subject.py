@@ -11,43 +11,23 @@ from typing import Any
 from stages.lib import manifest
 from stages.lib import recipe as recipes
 from stages.lib.manifest_types import SplitName
-from stages.lib.model.architectures import ARCHITECTURES
-from stages.lib.model.key_table import LoraRecipe
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import horizon, identity
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.tokens import data_order
-from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import DpoRecipe, TrainRecipe
-
-OF_THE_DATA = (
-    *("milestones", "weights", "data_stages", "packing", "initial"),
-    *("epochs", "template", "loss_on", "too_long"),
-)
-"""Keys of pretrain and finetune that change neither the memory nor the time of a step."""
+from tools.ablate.cell import CellRecipe
+from tools.ablate.setting import OF_THE_DATA
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRecipe(TrainRecipe):
+class PlannedRecipe(CellRecipe):
     """The keys of pretrain and of finetune on which a step depends."""
 
     steps: int = horizon(None, minimum=1)
     """None for a fine-tuning of some epochs."""
 
-    model: ModelRecipe = identity(variants=ARCHITECTURES)
-    """The model's configuration."""
-
-    vocab_size: int = identity(minimum=1)
-    """Number of token ids."""
-
-    lora: LoraRecipe | None = identity(None)
-    """The adapters that are trained beside the frozen weights."""
-
     dpo: DpoRecipe | None = identity(None)
     """Preferences: a sample is two rows."""
-
-    document_mask: bool = identity(False)
-    """Restrict attention to the tokens of the same document."""
 
     @property
     def objective(self) -> str:
@@ -57,9 +37,8 @@ class PlannedRecipe(TrainRecipe):
     def check(self, where: str) -> None:
         """Raise UserError if the schedule does not fit into the steps, or float8 or CUDA graphs do not fit the keys."""
         if self.steps is not None:
-            super().check(where)
-        has_lora = self.lora is not None
-        requirements.check(self, where, self.model, has_lora=has_lora, has_document_mask=self.document_mask)
+            TrainRecipe.check(self, where)
+        self.check_requirements(where)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def write(walk: Walk) -> Path:
             "scores.csv"
         )
     check_absent(root)
-    graph = graph_of(walk)
+    crate = _Crate(walk)
+    graph = [*crate.entities([crate.action(place) for place in reversed(walk.manifests)])]
     with files.atomic_directory(root / WORKFLOW) as making:
         shutil.copy(HOME / SNAKEFILE, making)
         shutil.copytree(HOME / WORKFLOW / "rules", making / "rules", ignore=shutil.ignore_patterns("__pycache__"))
@@ -82,13 +83,6 @@ def write(walk: Walk) -> Path:
         shutil.rmtree(root / WORKFLOW)
         raise
     return root / METADATA
-
-
-def graph_of(walk: Walk) -> list[Entity]:
-    """Return all entities of a crate."""
-    crate = _Crate(walk)
-    actions = [crate.action(place) for place in reversed(walk.manifests)]
-    return list(crate.entities(actions))
 
 
 class _Crate:

@@ -1,4 +1,4 @@
-"""The walk from a manifest back to the raw files: one line per link, each manifest looked at once."""
+"""The walk from a manifest back to the raw files, which are read again: one line per link, each manifest once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from typing import Any
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import CARD_MANIFEST
-from stages.lib.manifest import MODELS, CorpusManifest, Manifest, PartManifest
+from stages.lib.manifest import MODELS, CorpusManifest, ListManifest, Manifest, PartManifest
+from stages.lib.manifest_types import InputFile
 from stages.lib.render.numbers import several
-from stages.lib.sources import source, storage
+from stages.lib.sources import source, spans, storage
+from stages.lib.sources.kinds.registry import kind_of
+from stages.lib.sources.source import SourceRecipe
+from stages.lib.sources.spans import Span
 from stages.lib.space import amount
 from stages.registry import STAGES, producer
-from tools.verify import checks, payload, raw_files
+from tools.verify import checks, payload
 from tools.verify.places import Link, Places, stage_of
 
 
@@ -106,6 +110,38 @@ def duplicates_of(part: PartManifest, places: Places) -> Iterator[Manifest]:
         yield result
 
 
+def sha256_of(kind_name: str, name: str, first: int, end: int | None) -> str:
+    """Return the sha256 of the records of a file that begin in its bytes [first, end)."""
+    kind = kind_of(SourceRecipe(kind=kind_name, paths=[name]))
+    return manifest.describe(kind.root() / name, *kind.extent(Span(name, first, end)))["sha256"]
+
+
+def check_share(part: PartManifest, listed: ListManifest, recipe: SourceRecipe) -> None:
+    """Raise UserError unless a part was made from its share of the listed files: all parts together have them all."""
+    every, number = listed.identity["files"], part.identity["part"]
+    chosen = source.spans_of_part(recipe, every, number, part.identity["recipe"].get("parts", 1))
+    if kind_of(recipe).needs_every_file:
+        chosen = spans.whole(file["name"] for file in every)
+    expected = [(span.name, span.first, span.end) for span in chosen]
+    spans_read = [(file["name"], file.get("first", 0), file.get("end")) for file in part.identity["inputs"]]
+    if spans_read != expected:
+        raise UserError(f"{part.path} was not made from part {number} of the files of {listed.path}")
+
+
+def examples_digest(listed: ListManifest, recipe: SourceRecipe) -> str:
+    """Return the digest of a source of examples as its files are now; of remote files, as they were listed.
+
+    Raises UserError if a file is missing or has another size.
+    """
+    inputs: list[InputFile] = []
+    for file in listed.identity["files"]:
+        if storage.is_remote(file["name"]):
+            inputs.append({"name": file["name"], "bytes": file["bytes"], "etag": listed.record["etags"][file["name"]]})
+        else:
+            inputs += source.described_inputs(recipe, listed, [Span(file["name"])])
+    return source.digest_of_examples(listed, recipe, inputs)
+
+
 INDENT = "  "
 SHOWN = 12
 """Characters of a digest that the tree shows."""
@@ -142,7 +178,7 @@ class Walk:
         self.manifests: dict[Path, Manifest] = {}
         self.made_from: dict[Path, list[Path]] = defaultdict(list)
         self._above: list[Manifest] = []
-        self._hash_of = functools.cache(raw_files.sha256_of)  # several corpora, or parts, may hold a file
+        self._hash_of = functools.cache(sha256_of)  # several corpora, or parts, may hold a file
         self._broken: set[tuple[str, str]] = set()
         self._read: dict[str, tuple[int, str]] = {}
         self._stages: dict[str, str] = {}
@@ -276,28 +312,49 @@ class Walk:
             listed = self.places.find(link, result)
             yield from self.lines(listed, depth)
             recipe = source.recipe_of(listed)
-            raw_files.check_share(result, listed, recipe)
+            check_share(result, listed, recipe)
         except UserError as error:
             yield self._wrong(str(error), depth)
             return
-        raw = raw_files.compare(result, recipe, self._hash_of)
-        if raw.whole:
-            yield self._raw_line(result.identity["source"], raw.whole, depth)
-        yield from (self._wrong(fault, depth) for fault in raw.faults)
-        if raw.remote:
-            yield self._told(_remote(raw.remote), result, depth)
+        yield from self._of_raw_files(result, recipe, depth)
         try:
             for duplicates in duplicates_of(result, self.places):
                 yield from self.lines(duplicates, depth)
         except UserError as error:
             yield self._wrong(str(error), depth)
 
+    def _of_raw_files(self, part: PartManifest, recipe: SourceRecipe, depth: int) -> Iterator[str]:
+        """Yield the lines of the raw files of a part, which are read again; the content of URLs is not."""
+        whole: dict[str, int] = {}
+        faults, num_remote, root = [], 0, kind_of(recipe).root()
+        for described in part.identity["inputs"]:
+            path, first, end = root / described["name"], described.get("first", 0), described.get("end")
+            try:
+                if "etag" in described:
+                    num_remote += 1
+                elif not path.is_file():
+                    faults.append(
+                        f"{path} is missing, and {part.path} was made from it (paths start from this directory)"
+                    )
+                elif self._hash_of(recipe.kind, described["name"], first, end) != described["sha256"]:
+                    faults.append(f"{path} changed since {part.path} was made from it: its sha256 differs")
+                else:
+                    span = f" [{first}:]" if "first" in described else ""
+                    whole[f"{described['name']}{span}"] = described["bytes"]
+            except UserError as error:
+                faults.append(str(error))
+        if whole:
+            yield self._raw_line(part.identity["source"], whole, depth)
+        yield from (self._wrong(fault, depth) for fault in faults)
+        if num_remote:
+            yield self._told(_remote(num_remote), part, depth)
+
     def _of_source(self, name: str, digest: str, result: Manifest, depth: int) -> Iterator[str]:
         faults = []
         for path in sorted(self.places.root.glob(f"sources/{name}/list.json")):
             try:
                 listed = self.places.read(path)
-                if raw_files.examples_digest(listed, source.recipe_of(listed)) != digest:
+                if examples_digest(listed, source.recipe_of(listed)) != digest:
                     continue
             except UserError as error:
                 faults.append(str(error))

@@ -35,30 +35,31 @@ LENGTHS = {
 def section(inputs: ReportInputs) -> Section | None:
     """Return the section on the data; None if nothing is known of it."""
     corpora = [*inputs.corpora.values()]
-    of_corpora = [*_corpora(corpora), *_text_bars(corpora), *_removed(corpora), *_repeated(corpora)]
-    blocks = [*mix_bars(inputs), *_drawn(inputs), *of_corpora, *_classifiers(inputs), *_sources(inputs)]
-    return Section(category=CATEGORY, title="Data", blocks=blocks) if blocks else None
+    of_corpora = [_corpora(corpora), *_text_bars(corpora), _removed(corpora), _repeated(corpora)]
+    blocks = [mix_bars(inputs), _drawn(inputs), *of_corpora, *_classifiers(inputs), _sources(inputs)]
+    return Section.of(CATEGORY, "Data", blocks)
 
 
-def _drawn(inputs: ReportInputs) -> Iterator[Block]:
-    rows = [row for name, model in inputs.results.last_models().items() for row in _drawn_by(inputs, name, model)]
-    titles = ["run", "source", "planned", "seen", "tokens drawn", "epochs"]
-    caption = (
-        "Tokens that each run drew from its sources up to its last step. An epoch is all training text of a source."
-    )
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
-
-
-def _drawn_by(inputs: ReportInputs, name: str, model: ModelManifest) -> Iterator[list[str]]:
-    planned, seen, curves = planned_mix(model), seen_mix(inputs, name), inputs.curves.get(name)
-    for source in dict.fromkeys([*planned, *seen]):
-        yield [
-            *(name, source),
-            *(f"{mix[source]:.1%}" if source in mix else "-" for mix in (planned, seen)),
-            f"{curves.drawn[source]:,.0f}" if curves and source in curves.drawn else "-",
-            f"{curves.epochs[source]:.3g}" if curves and source in curves.epochs else "-",
+def _drawn(inputs: ReportInputs) -> Table:
+    rows = []
+    for name, model in inputs.results.last_models().items():
+        planned, seen, curves = planned_mix(model), seen_mix(inputs, name), inputs.curves.get(name)
+        rows += [
+            [
+                *(name, source),
+                *(f"{mix[source]:.1%}" if source in mix else "-" for mix in (planned, seen)),
+                f"{curves.drawn[source]:,.0f}" if curves and source in curves.drawn else "-",
+                f"{curves.epochs[source]:.3g}" if curves and source in curves.epochs else "-",
+            ]
+            for source in dict.fromkeys([*planned, *seen])
         ]
+    return Table(
+        titles=["run", "source", "planned", "seen", "tokens drawn", "epochs"],
+        rows=rows,
+        caption="Tokens that each run drew from its sources up to its last step. An epoch is all training text of a "
+        "source.",
+        numeric=range(-4, 0),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ def _texts(corpora: Sequence[CorpusManifest]) -> Iterator[tuple[str, str, Source
             yield corpus.directory.name, source, text_of(corpus, source)
 
 
-def _corpora(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
+def _corpora(corpora: Sequence[CorpusManifest]) -> Table:
     rows = []
     for corpus, source, text in _texts(corpora):
         before = "-" if text.bytes_before is None else amount(text.bytes_before)
@@ -139,8 +140,7 @@ def _corpora(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
     titles = ["corpus", "source", "masked", "records read", "their text", "stay", "documents", "text", "tokens",
               "bytes per token", "validation documents"]  # fmt: skip
     caption = "What each corpus read of its sources, and what it holds of them, in both splits."
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-8, 0))
+    return Table(titles=titles, rows=rows, caption=caption, numeric=range(-8, 0))
 
 
 def _text_bars(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
@@ -159,11 +159,10 @@ def _text_bars(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
             for (corpus, source, _), (known, counts) in zip(texts, found, strict=True)
             if known
         ]
-        if rows:
-            parts = list(dict.fromkeys(part for _, _, counts in rows for part in counts))
-            if found is lengths:
-                parts = [part for part in LENGTHS.values() if part in parts]
-            yield Bars(parts=parts, rows=rows, caption=caption, colors={part: at for at, part in enumerate(parts)})
+        parts = list(dict.fromkeys(part for _, _, counts in rows for part in counts))
+        if found is lengths:
+            parts = [part for part in LENGTHS.values() if part in parts]
+        yield Bars(parts=parts, rows=rows, caption=caption, colors={part: at for at, part in enumerate(parts)})
 
 
 def _by_rule(dropped: Mapping[str, int]) -> dict[str, int]:
@@ -188,7 +187,7 @@ def most(languages: Mapping[str, int]) -> dict[str, int]:
     return dict(ranked[:LANGUAGES]) | ({"others": rest} if rest else {})
 
 
-def _removed(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
+def _removed(corpora: Sequence[CorpusManifest]) -> Table:
     rows: list[list[str | Cell]] = []
     for corpus, source, text in _texts(corpora):
         for reason, number in sorted(text.dropped.items(), key=lambda item: (-item[1], item[0])):
@@ -197,8 +196,7 @@ def _removed(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
             rows.append([*cells, _example(text.examples.get(reason, ()))])
     titles = ["corpus", "source", "reason", "records", "share", "text", "an example"]
     caption = "What was dropped of each source, by reason; malformed records have no text."
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(3, 6))
+    return Table(titles=titles, rows=rows, caption=caption, numeric=range(3, 6))
 
 
 def _example(examples: Sequence[Mapping[str, Any]]) -> str | Cell:
@@ -212,7 +210,7 @@ def _example(examples: Sequence[Mapping[str, Any]]) -> str | Cell:
     return str(examples[0]["id"]) if examples else "-"
 
 
-def _repeated(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
+def _repeated(corpora: Sequence[CorpusManifest]) -> Table:
     rows = [
         [corpus, source, other, *(f"{text.repeats.get(kind, {}).get(other, 0):,}" for kind in REPEATS)]
         for corpus, source, text in _texts(corpora)
@@ -220,8 +218,7 @@ def _repeated(corpora: Sequence[CorpusManifest]) -> Iterator[Block]:
     ]
     titles = ["corpus", "source", "repeats documents of", "exact duplicates", "near duplicates"]
     caption = "Documents that were dropped as duplicates, within each source and across sources."
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-2, 0))
+    return Table(titles=titles, rows=rows, caption=caption, numeric=range(-2, 0))
 
 
 def _classifiers(inputs: ReportInputs) -> Iterator[Block]:
@@ -252,7 +249,7 @@ def _classifiers(inputs: ReportInputs) -> Iterator[Block]:
         )
 
 
-def _sources(inputs: ReportInputs) -> Iterator[Block]:
+def _sources(inputs: ReportInputs) -> Table:
     rows: list[list[str | Cell]] = []
     for name, listed in inputs.lists.items():
         files, recipe = listed.identity.get("files", []), listed.identity.get("recipe", {})
@@ -260,10 +257,8 @@ def _sources(inputs: ReportInputs) -> Iterator[Block]:
         license_name = listed.record.get("license") or "not stated"
         rows.append([name, recipe.get("kind", "-"), license_name, f"{len(files):,}", size])
     titles = ["source", "kind", "license", "raw files", "size"]
-    if rows:
-        yield Table(
-            titles=titles, rows=rows, caption="The raw files of each source, as they were listed.", numeric=range(-2, 0)
-        )
+    caption = "The raw files of each source, as they were listed."
+    return Table(titles=titles, rows=rows, caption=caption, numeric=range(-2, 0))
 
 
 SHOWN = 12  # mixes with bars; the table under Data has all
@@ -297,8 +292,8 @@ def mix_in_words(inputs: ReportInputs, run_name: str) -> str:
     return ", ".join(f"{source} {share:.0%}" for source, share in ranked) or "-"
 
 
-def mix_bars(inputs: ReportInputs) -> Iterator[Block]:
-    """Yield bars of the planned and seen mix of the runs; runs with the same mix, to a percent, share their bars."""
+def mix_bars(inputs: ReportInputs) -> Bars:
+    """Return bars of the planned and seen mix of the runs; runs with the same mix, to a percent, share their bars."""
     rows: list[tuple[str, str, Mapping[str, float]]] = []
     runs: dict[str, list[str]] = {}  # those of the same mix are one
     mixes: dict[str, Any] = {}
@@ -312,10 +307,9 @@ def mix_bars(inputs: ReportInputs) -> Iterator[Block]:
         rows += [(label, kind, mix) for kind, mix in mixes[key].items() if mix]
     parts = list(dict.fromkeys(source for _, _, mix in rows for source in mix))
     more = f" The first {SHOWN} of {len(runs)} mixes; the others stand under Data." if len(runs) > SHOWN else ""
-    if rows:
-        caption = (
-            "Data mix. Planned: shares of the samples by the run's weights. Seen: shares of the tokens that were drawn."
-        )
-        colors = source_colors(inputs.curves)
-        colors |= {part: len(colors) + at for at, part in enumerate(part for part in parts if part not in colors)}
-        yield Bars(parts=sorted(parts), rows=rows, caption=caption + more, colors=colors)
+    caption = (
+        "Data mix. Planned: shares of the samples by the run's weights. Seen: shares of the tokens that were drawn."
+    )
+    colors = source_colors(inputs.curves)
+    colors |= {part: len(colors) + at for at, part in enumerate(part for part in parts if part not in colors)}
+    return Bars(parts=sorted(parts), rows=rows, caption=caption + more, colors=colors)

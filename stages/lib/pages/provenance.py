@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
@@ -13,7 +14,7 @@ from stages.lib.manifest import CorpusManifest, Manifest, ModelManifest, PartMan
 from stages.lib.manifest_types import SPLITS
 from stages.lib.pages.inputs import ReportInputs
 from stages.lib.render.numbers import duration
-from stages.lib.render.page import Block, Graph, Section
+from stages.lib.render.page import Graph, Section
 from stages.lib.render.table import Cell, Table
 
 CATEGORY = "Provenance"
@@ -27,11 +28,9 @@ def section(inputs: ReportInputs) -> Section | None:
     if not manifests:
         return None
     manifests += [part for corpus in inputs.corpora.values() for part in parts_of(corpus)]
-    blocks = [*_raw(inputs), *_chain(inputs), *_code(manifests), *_environment(manifests), *_durations(manifests)]
-    if svg := graph_svg(inputs):
-        caption = "From raw files to scores: an arrow is a manifest that the next stage read."
-        blocks = [Graph(svg=svg, caption=caption), *blocks]
-    return Section(category=CATEGORY, title="Provenance", blocks=blocks)
+    caption = "From raw files to scores: an arrow is a manifest that the next stage read."
+    tables = [_raw(inputs), _chain(inputs), _code(manifests), _environment(manifests), _durations(manifests)]
+    return Section.of(CATEGORY, "Provenance", [Graph(svg=graph_svg(inputs), caption=caption), *tables])
 
 
 def parts_of(corpus: CorpusManifest) -> Iterator[PartManifest]:
@@ -44,7 +43,7 @@ def parts_of(corpus: CorpusManifest) -> Iterator[PartManifest]:
             yield manifest.read(path, "tokenize")
 
 
-def _raw(inputs: ReportInputs) -> Iterator[Block]:
+def _raw(inputs: ReportInputs) -> Table:
     rows: list[list[str | Cell]] = []
     for corpus in inputs.corpora.values():
         for source in corpus.identity["sources"]:
@@ -54,11 +53,10 @@ def _raw(inputs: ReportInputs) -> Iterator[Block]:
             rows.append([corpus.directory.name, source, files, *digests])
     caption = "From raw files to tokens: the list of a source holds the name and size of each raw file."
     titles = ["corpus", "source", "raw files", "list", "tokenizer", "corpus' digest"]
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption)
+    return Table(titles=titles, rows=rows, caption=caption)
 
 
-def _chain(inputs: ReportInputs) -> Iterator[Block]:
+def _chain(inputs: ReportInputs) -> Table:
     rows = []
     for (name, step), model in inputs.results.models.items():
         export = inputs.results.exports.get((name, step))
@@ -75,8 +73,7 @@ def _chain(inputs: ReportInputs) -> Iterator[Block]:
         "export, was checked when this page was made."
     )
     titles = ["run", "step", "corpus", "model", "export", "suite", "scores"]
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption)
+    return Table(titles=titles, rows=rows, caption=caption)
 
 
 def _digest(result: Manifest | None, inputs: ReportInputs) -> Cell | str:
@@ -90,45 +87,36 @@ def _short(digest: str) -> Cell:
     return Cell(text=digest[:DIGITS], title=digest, code=True)
 
 
-def _code(manifests: Iterable[Manifest]) -> Iterator[Block]:
-    """Yield a table of the versions of each stage's code: more than one row per stage is a difference."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for one in manifests:
-        if one.record.get("code"):
-            key = (one.stage, one.record["code"], one.record.get("commit") or "")
-            counts[key] = counts.get(key, 0) + 1
-    versions: dict[str, set[str]] = {}
-    for stage, code, _ in counts:
-        versions.setdefault(stage, set()).add(code)
+def _code(manifests: Iterable[Manifest]) -> Table:
+    """Return a table of the versions of each stage's code: more than one row per stage is a difference."""
+    with_code = [one for one in manifests if one.record.get("code")]
+    counts = Counter((one.stage, one.record["code"], one.record.get("commit") or "") for one in with_code)
+    num_versions = Counter(stage for stage, _ in {(stage, code) for stage, code, _ in counts})
     rows = [
-        [stage, _short(code), commit_cell(by), "differs" if len(versions[stage]) > 1 else "one version", f"{number:,}"]
+        [stage, _short(code), commit_cell(by), "differs" if num_versions[stage] > 1 else "one version", f"{number:,}"]
         for (stage, code, by), number in sorted(counts.items())
     ]
     caption = "The code of each stage: its fingerprint (comments and docstrings do not count), and the git commit."
     titles = ["stage", "fingerprint", "commit", "code", "manifests"]
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-1, 0))
+    return Table(titles=titles, rows=rows, caption=caption, numeric=range(-1, 0))
 
 
-def _environment(manifests: Iterable[Manifest]) -> Iterator[Block]:
-    values: dict[str, dict[str, int]] = {}
+def _environment(manifests: Iterable[Manifest]) -> Table:
+    values: dict[str, dict[str, None]] = {}  # in order
     for one in manifests:
-        record = one.record
-        versions = {"host": record.get("host"), "python": record.get("python"), "device": record.get("device")}
-        for name, value in {**versions, **record.get("versions", {})}.items():
+        facts = {name: one.record.get(name) for name in ("host", "python", "device")}
+        for name, value in {**facts, **one.record.get("versions", {})}.items():
             if value:
-                counts = values.setdefault(name, {})
-                counts[value] = counts.get(value, 0) + 1
+                values.setdefault(name, {})[value] = None
     rows = [
-        [name, ", ".join(counts), "differs" if len(counts) > 1 and name in manifest.PACKAGES else ""]
-        for name, counts in values.items()
+        [name, ", ".join(known), "differs" if len(known) > 1 and name in manifest.PACKAGES else ""]
+        for name, known in values.items()
     ]
-    if rows:
-        yield Table(titles=["", "found in the manifests", ""], rows=rows, caption="The environment.")
+    return Table(titles=["", "found in the manifests", ""], rows=rows, caption="The environment.")
 
 
-def _durations(manifests: Iterable[Manifest]) -> Iterator[Block]:
-    """Yield the time of each stage: of the last job that made each manifest."""
+def _durations(manifests: Iterable[Manifest]) -> Table:
+    """Return the time of each stage: of the last job that made each manifest."""
     of_stage: dict[str, list[tuple[float, float]]] = {}
     for one in manifests:
         if "seconds" in one.record:
@@ -144,8 +132,7 @@ def _durations(manifests: Iterable[Manifest]) -> Iterator[Block]:
         "a GPU where a stage ran on GPUs. Jobs that were stopped before a milestone are not in it."
     )
     titles = ["stage", "jobs", "time", "longest", "rank-hours"]
-    if rows:
-        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
+    return Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
 
 
 def commit_cell(recorded: str | None) -> Cell | str:

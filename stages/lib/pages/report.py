@@ -21,24 +21,24 @@ CATEGORY = "Answer"
 PROBLEMS = 6  # that are listed
 
 
-def answer(inputs: ReportInputs) -> Section:
+def answer(inputs: ReportInputs) -> Section | None:
     """Return the first screen: what was trained on what by which code, how good it is, how healthy the training was."""
     blocks: list[Block] = []
     if inputs.results.runs():
         table = ScoreTable(inputs.last_rows, inputs.references, FIRST)
         verdicts = [*table.verdicts(inputs.differences)]
-        blocks += [_runs(inputs, table), *([Notes(lines=verdicts)] if verdicts else []), *_problems(inputs)]
-        blocks += [*training.loss_charts(inputs), *data.mix_bars(inputs), *training.health(inputs)]
+        blocks += [_runs(inputs, table), Notes(lines=verdicts), _problems(inputs)]
+        blocks += [inputs.charts["loss"], data.mix_bars(inputs), training.health(inputs)]
     else:
-        blocks += [Notes(lines=["There are no results yet."]), *_problems(inputs)]
-    return Section(category=CATEGORY, title="Results", blocks=blocks)
+        blocks += [Notes(lines=["There are no results yet."]), _problems(inputs)]
+    return Section.of(CATEGORY, "Results", blocks)
 
 
-def _problems(inputs: ReportInputs) -> list[Block]:
+def _problems(inputs: ReportInputs) -> Notes:
     lines = [f"missing: {name}" for name in inputs.missing] + [*inputs.warnings]
     if len(lines) > PROBLEMS:
         lines = [*lines[:PROBLEMS], f"{len(lines) - PROBLEMS:,} more, in summary.txt"]
-    return [Notes(lines=lines, warning=True)] if lines else []
+    return Notes(lines=lines, warning=True)
 
 
 def _runs(inputs: ReportInputs, table: ScoreTable) -> Table:

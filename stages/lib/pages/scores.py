@@ -121,9 +121,9 @@ def section(inputs: ReportInputs) -> Section | None:
     """Return the section on the scores; None without a score."""
     if not inputs.rows:
         return None
-    blocks: list[Block] = [chart for name, chart in inputs.charts.items() if name != "loss" and chart.lines]
-    blocks += [_all_tasks(inputs), *_tuning(inputs), *_contamination(inputs), *_texts(inputs), _all_rows(inputs)]
-    return Section(category=CATEGORY, title="Scores", blocks=blocks)
+    blocks: list[Block] = [chart for name, chart in inputs.charts.items() if name != "loss"]
+    blocks += [_all_tasks(inputs), _tuning(inputs), _contamination(inputs), _texts(inputs), _all_rows(inputs)]
+    return Section.of(CATEGORY, "Scores", blocks)
 
 
 def _all_tasks(inputs: ReportInputs) -> Table:
@@ -162,7 +162,7 @@ def tuning(
     return found
 
 
-def _tuning(inputs: ReportInputs) -> Iterator[Block]:
+def _tuning(inputs: ReportInputs) -> Table:
     rows: list[list[str | Cell]] = []
     for run_name, compared in tuning(inputs.results, inputs.last_rows, inputs.differences).items():
         before, _ = inputs.results.tuned_from(run_name) or ("", 0)
@@ -170,11 +170,10 @@ def _tuning(inputs: ReportInputs) -> Iterator[Block]:
             scores = [table.score(row["value"], row["stderr"]) for row in (difference.reference, difference.other)]
             rows.append([run_name, difference.label, *scores, difference.sentence(before, run_name)])
     titles = ["run", "task", "before tuning", "after", "difference"]
-    if rows:
-        more = sum(inputs.results.tuned_from(name) is not None for name in inputs.results.runs()) - TUNED
-        caption = "Tuned runs beside the models that they were tuned from."
-        caption += f" {more} further ones can be compared by tools.compare." if more > 0 else ""
-        yield Table(titles=titles, rows=rows, caption=caption)
+    more = sum(inputs.results.tuned_from(name) is not None for name in inputs.results.runs()) - TUNED
+    caption = "Tuned runs beside the models that they were tuned from."
+    caption += f" {more} further ones can be compared by tools.compare." if more > 0 else ""
+    return Table(titles=titles, rows=rows, caption=caption)
 
 
 def contaminated(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
@@ -184,7 +183,7 @@ def contaminated(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     return sorted(last.values(), key=lambda row: (-row["contaminated"], row["task"]))
 
 
-def _contamination(inputs: ReportInputs) -> Iterator[Block]:
+def _contamination(inputs: ReportInputs) -> Table:
     rows: list[list[str | Cell]] = []
     for row in contaminated(inputs.last_rows):
         clean = row.get("clean") is not None
@@ -192,9 +191,8 @@ def _contamination(inputs: ReportInputs) -> Iterator[Block]:
         left = f"{row['clean_n']:,}" if clean else numbers.UNKNOWN
         rows.append([row["run"], row["task"], row["metric"], f"{row['contaminated']:.1%}", *scores, left])
     titles = ["run", "task", "metric", "contaminated", "score", "without them", "items left"]
-    if rows:
-        caption = "Items of tasks that stand in the training text, and the score over the others."
-        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
+    caption = "Items of tasks that stand in the training text, and the score over the others."
+    return Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
 
 
 def _all_rows(inputs: ReportInputs) -> Table:
@@ -217,8 +215,8 @@ def _plain(value: str | float | None) -> Cell | str:
     return Cell(text=f"{value:,}" if isinstance(value, int) else f"{value:.4g}", value=value)
 
 
-def _texts(inputs: ReportInputs) -> Iterator[Block]:
-    """Yield texts that the newest export of each run wrote, as its parity check stored them."""
+def _texts(inputs: ReportInputs) -> Texts:
+    """Return texts that the newest export of each run wrote, as its parity check stored them."""
     rows = []
     for run_name, export in inputs.results.last_exports().items():
         path = export.directory / PARITY
@@ -231,13 +229,12 @@ def _texts(inputs: ReportInputs) -> Iterator[Block]:
             if isinstance(text, dict) and {"prompt", "text"} <= text.keys():
                 step = export.identity["step"]
                 rows.append((f"{run_name}, step {step:,}", str(text["prompt"]), str(text["text"])))
-    if rows:
-        yield Texts(
-            rows=rows,
-            caption="What the newest export of each run writes after the beginning of validation text, greedily: the "
-            "likeliest token each time. The parity check stored it; larger models are compared block by block, and "
-            "write nothing there.",
-        )
+    return Texts(
+        rows=rows,
+        caption="What the newest export of each run writes after the beginning of validation text, greedily: the "
+        "likeliest token each time. The parity check stored it; larger models are compared block by block, and "
+        "write nothing there.",
+    )
 
 
 MAPS = 3  # tasks with a heat map
@@ -279,18 +276,16 @@ def _runs_table(runs: RunTable, rows: Sequence[Row], caption: str = "", is_short
         cells.append([
             Cell(text=row.runs[0], note=several, title=", ".join(row.runs)),
             *(value_text(row.values[key], WIDEST) for key in keys),
-            *(table.score(score.value, score.error, _documents_error(score), strong=score.is_best)
-              if score else numbers.UNKNOWN for score in scores),
+            *(numbers.UNKNOWN if score is None else _cell(score) for score in scores),
         ])  # fmt: skip
-    tasks = [
-        label_of(column.task, column.metric) if is_short else titled(column.task, column.metric) for column in columns
-    ]
+    tasks = [label_of(*column) if is_short else titled(*column) for column in columns]
     titles = ["run", *labels_of(keys).values(), *tasks]
     return Table(titles=titles, rows=cells, caption=caption, numeric=range(1, len(titles)))
 
 
-def _documents_error(score: Score) -> str:
-    return "" if score.documents_error is None else f"({score.documents_error:.3f})"
+def _cell(score: Score) -> Cell:
+    name = "" if score.documents_error is None else f"({score.documents_error:.3f})"
+    return table.score(score.value, score.error, name, strong=score.is_best)
 
 
 def side_by_side(inputs: ReportInputs) -> Section | None:
@@ -300,7 +295,7 @@ def side_by_side(inputs: ReportInputs) -> Section | None:
     for runs in inputs.tables:
         if runs.rows not in in_sweeps:
             blocks += _runs_tables(inputs, runs, f"All {len(runs.rows)} {KINDS.get(runs.stage, runs.stage)} runs")
-    return Section(category=CATEGORY, title="Side by side", blocks=blocks) if blocks else None
+    return Section.of(CATEGORY, "Side by side", blocks)
 
 
 def _sweep(inputs: ReportInputs, name: str, tables: Sequence[RunTable]) -> Iterator[Block]:
@@ -313,8 +308,7 @@ def _sweep(inputs: ReportInputs, name: str, tables: Sequence[RunTable]) -> Itera
                 yield _heat_map(grid, name)
         names = {run for row in runs.rows for run in row.runs}
         lines = loss_lines({run: curves for run, curves in inputs.curves.items() if run in names})
-        if lines:
-            yield training_chart(inputs.curves, f"Loss of the runs of {name}", "nats per token", lines, LOSS)
+        yield training_chart(inputs.curves, f"Loss of the runs of {name}", "nats per token", lines, LOSS)
 
 
 def _runs_tables(inputs: ReportInputs, runs: RunTable, title: str) -> Iterator[Block]:
@@ -341,7 +335,7 @@ def _heat_map(grid: run_tables.HeatMap, sweep: str) -> HeatMap:
         return HeatCell(text=numbers.score(score.value), share=share)
 
     means = " Means over seeds." if any(score.error is not None for score in scores) else ""
-    title = titled(grid.column.task, grid.column.metric)
+    title = titled(*grid.column)
     return HeatMap(
         caption=f"{title} over the grid of the sweep {sweep}: the deeper the color, the better.{means}",
         x_label=labels[grid.x_key],

@@ -36,7 +36,7 @@ def text(inputs: ReportInputs, places: Sequence[Path], predictions: Sequence[str
         evaluations = [one for (run_name, *_), one in results.evaluations.items() if run_name == name]
         corpora = {evaluation.identity.get("corpus", "") for evaluation in evaluations}
         references = [row for row in inputs.references if row["corpus"] in corpora]
-        means = [row for row in inputs.last_rows if row["run"] == name and row["value"] is not None]
+        means = [row for row in inputs.last_rows if row["run"] == name]
         lines += [*_run(inputs, name), *_scores(of_run, means, inputs.averages.get(name), references, shown)]
         lines += [*_before_and_after(inputs, name, tuned.get(name, ())), *_contaminated(inputs.last_rows, name), ""]
     if not lines:
@@ -102,7 +102,8 @@ def _scores(
 ) -> list[str]:
     """Return a table of a run's tasks of validation text, a sentence on each, and the names of its other tasks.
 
-    `last_rows`: the same rows; if `averaged`, with means over so many milestones in place of the last one's scores.
+    `last_rows`: the same rows; if `averaged`, with means over so many milestones in place of the last one's scores, of
+    which those of scores that are not finite have no value.
     """
     shown: dict[str, list[ScoreRow]] = {}
     tasks: dict[str, LocalTask] = {}
@@ -133,7 +134,7 @@ def _scores(
         titles = ["step", "tokens", *shown]
         lines += Table(titles=titles, rows=body, numeric=range(len(titles))).text()
     for name, of_task in shown.items():
-        is_mean = averaged and tasks[name].chance is not None
+        is_mean = averaged and tasks[name].chance is not None and of_last[name]["value"] is not None
         title, of_title = (f"mean of {averaged}, {name}", [of_last[name]]) if is_mean else (name, of_task)
         lines += _sentence(title, tasks[name], of_title, references)
     if others := sorted({row["task"] for row in rows} - set(shown) - compared):

@@ -10,7 +10,7 @@ from typing import Any
 from stages.lib.manifest import PredictionManifest
 from stages.lib.pages.inputs import ReportInputs, training_chart
 from stages.lib.render.chart import Chart, Line, Point
-from stages.lib.render.page import Block, Notes, Section
+from stages.lib.render.page import Notes, Section
 from stages.lib.render.table import Cell, Table
 from stages.lib.results.curves import SPIKE, WINDOW, Curves
 from stages.lib.scaling_law import outcome
@@ -27,14 +27,7 @@ FIGURES = {
 
 def section(inputs: ReportInputs) -> Section | None:
     """Return the section on the training; None without a curve."""
-    blocks = [*loss_charts(inputs), *_figures(inputs), *health(inputs)]
-    return Section(category=CATEGORY, title="Training", blocks=blocks) if blocks else None
-
-
-def loss_charts(inputs: ReportInputs) -> Iterator[Block]:
-    """Yield the chart of training and validation loss; nothing without a point."""
-    if inputs.charts["loss"].lines:
-        yield inputs.charts["loss"]
+    return Section.of(CATEGORY, "Training", [inputs.charts["loss"], *_figures(inputs), health(inputs)])
 
 
 def _figures(inputs: ReportInputs) -> Iterator[Chart]:
@@ -44,16 +37,15 @@ def _figures(inputs: ReportInputs) -> Iterator[Chart]:
             for run, curves in inputs.curves.items()
             if curves.figures.get(name)
         ]
-        if lines:
-            yield training_chart(inputs.curves, title, y_label, lines, caption)
+        yield training_chart(inputs.curves, title, y_label, lines, caption)
 
 
 HEALTH = ("run", "jobs", "restarts", "steps skipped", "rollbacks", "hangs", "loss spikes")
 STEPS = 8  # spikes whose steps are named
 
 
-def health(inputs: ReportInputs) -> Iterator[Block]:
-    """Yield a table of the health of all runs."""
+def health(inputs: ReportInputs) -> Table:
+    """Return a table of the health of all runs."""
     rows: list[list[str | Cell]] = []
     for name, curves in inputs.curves.items():
         of_run = curves.health
@@ -66,8 +58,7 @@ def health(inputs: ReportInputs) -> Iterator[Block]:
         "Health. A restart is a resume after a job that did not reach its milestone; a spike is a loss more than "
         f"{SPIKE:g} standard deviations above the mean of the {WINDOW} steps before it."
     )
-    if rows:
-        yield Table(titles=HEALTH, rows=rows, caption=caption, numeric=range(1, len(HEALTH)))
+    return Table(titles=HEALTH, rows=rows, caption=caption, numeric=range(1, len(HEALTH)))
 
 
 PLAN = (
@@ -86,18 +77,17 @@ Figures = Mapping[str, Any]
 
 def plans(inputs: ReportInputs) -> Section | None:
     """Return the section on the plans; None without one."""
-    known = {name: plan for name, plan in inputs.plan.items() if name in inputs.results.last_models()}
     rows, unknown = [], []
-    for name, plan in known.items():
+    models = inputs.results.last_models()
+    for name, plan in inputs.plan.items():
+        if name not in models:
+            continue
         if "unknown" in plan:
             unknown.append(f"{name} has no plan: {plan['unknown']}")
         else:
             rows.append([name, *_plan_cells(inputs, name, plan)])
-    if not known:
-        return None
-    table = [Table(titles=PLAN, rows=rows, caption=PLAN_CAPTION, numeric=range(1, len(PLAN)))] if rows else []
-    notes = [Notes(lines=unknown)] if unknown else []
-    return Section(category=CATEGORY, title="Plan against actual", blocks=[*table, *notes])
+    table = Table(titles=PLAN, rows=rows, caption=PLAN_CAPTION, numeric=range(1, len(PLAN)))
+    return Section.of(CATEGORY, "Plan against actual", [table, Notes(lines=unknown)])
 
 
 def _plan_cells(inputs: ReportInputs, name: str, plan: Figures) -> list[str | Cell]:
@@ -111,19 +101,15 @@ def _plan_cells(inputs: ReportInputs, name: str, plan: Figures) -> list[str | Ce
         memory = replace(memory, note=f"plan {amount(plan['memory']['peak_bytes'])}")
     rates = [rate / ranks for _, rate, _ in curves.figures.get("tokens_per_second", ())]
     return [
-        _cell(inputs.parameters(name), plan["model"]["parameters"], _whole),
-        _cell(model.identity["tokens"], batch["tokens"], _whole),
+        _cell(inputs.parameters(name), plan["model"]["parameters"], "{:,.0f}".format),
+        _cell(model.identity["tokens"], batch["tokens"], "{:,.0f}".format),
         memory,
-        _cell(median(rates) if rates else None, time.get("tokens_per_second"), _whole),
+        _cell(median(rates) if rates else None, time.get("tokens_per_second"), "{:,.0f}".format),
         _cell(curves.seconds, seconds, _hours),
         _cell(curves.seconds and curves.seconds * ranks, seconds and seconds * batch["ranks"], _hours),
-        _cell(curves.health.jobs or None, time.get("jobs"), _whole),
+        _cell(curves.health.jobs or None, time.get("jobs"), "{:,.0f}".format),
         _cell(checkpoint or None, plan["disk"]["checkpoint_bytes"], amount),
     ]
-
-
-def _whole(number: float) -> str:
-    return f"{number:,.0f}"
 
 
 def _hours(seconds: float) -> str:
@@ -156,8 +142,6 @@ LADDER_CAPTION = (
 
 def ladders(inputs: ReportInputs) -> Section | None:
     """Return the section on ladders; None without one."""
-    if not inputs.predictions:
-        return None
     rows: list[list[str]] = []
     charts, registered = [], []
     for prediction in inputs.predictions:
@@ -166,8 +150,7 @@ def ladders(inputs: ReportInputs) -> Section | None:
         rows += [_ladder_cells(row) for row in outcome.rows(prediction, measured)]
         charts.append(_ladder_chart(prediction, measured))
     table = Table(titles=LADDER, rows=rows, caption=LADDER_CAPTION, numeric=range(3, 8))
-    blocks: list[Block] = [table, Notes(lines=registered), *charts]
-    return Section(category=CATEGORY, title="Ladders", blocks=blocks)
+    return Section.of(CATEGORY, "Ladders", [table, Notes(lines=registered), *charts])
 
 
 def _ladder_cells(row: Mapping[str, Any]) -> list[str]:

@@ -100,10 +100,21 @@ class Section:
     blocks: Sequence[Block]
     category: str = ""
 
+    @classmethod
+    def of(cls, category: str, title: str, blocks: Iterable[Block]) -> Section | None:
+        """Return a section of the blocks that have something to show; None without one."""
+        shown = [block for block in blocks if not _is_empty(block)]
+        return cls(category=category, title=title, blocks=shown) if shown else None
+
     @property
     def anchor(self) -> str:
         """The name of the section in links."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
+
+
+def _is_empty(block: Block) -> bool:
+    content = block.svg if isinstance(block, Graph) else block.lines if isinstance(block, Chart | Notes) else block.rows
+    return not content
 
 
 @dataclass(frozen=True, kw_only=True)

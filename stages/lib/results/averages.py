@@ -118,14 +118,9 @@ def _score(scores: Sequence[Score], metric: str, logs: Sequence[SampleLog]) -> S
     if len(values) < len(scores):
         return {**scores[-1], "value": None, "stderr": None}
     error = fmean(errors) if len(errors) == len(scores) else None
-    several = [_error_by_documents(log, metric) for log in (*logs, sample_logs.mean_of(logs))] if logs else []
-    known = [found for found in several if found]
+    by_document = [log.scores(metric) for log in (*logs, sample_logs.mean_of(logs))] if logs else []
+    known = [found for one in by_document if one is not None and (found := one.standard_error())]
     if error is not None and len(known) == len(scores) + 1:
         *of_milestones, of_mean = known
         error *= min(1.0, of_mean / fmean(of_milestones))
     return {**scores[-1], "value": fmean(values), "stderr": error}
-
-
-def _error_by_documents(log: SampleLog, metric: str) -> float | None:
-    scores = log.scores(metric)
-    return None if scores is None else scores.standard_error()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
@@ -17,7 +17,6 @@ from stages.lib.scoring.inputs import kept_manifest
 MILESTONE = re.compile(r"(?P<unit>epoch)?(?P<number>\d+)\.json")
 """File name of the manifest of a milestone."""
 
-Key = TypeVar("Key", bound=tuple)
 ModelKey = tuple[str, int]
 """(run, step)"""
 
@@ -27,12 +26,12 @@ EvaluationKey = tuple[str, int, str]
 BaselineKey = tuple[str, str, str]
 """(baseline, corpus, suite)"""
 
+ContaminationKey = tuple[str, str]
+"""(corpus, suite)"""
+
 
 class Results:
-    """The manifests that exist: `models` and `exports` by (run, step), `evaluations` by (run, step, suite).
-
-    `baselines` by (name, corpus, suite), `contamination` by (corpus, suite).
-    """
+    """The manifests that exist, by their keys, sorted."""
 
     def __init__(
         self,
@@ -43,19 +42,19 @@ class Results:
         contamination: Iterable[Path] = (),
     ) -> None:
         self.absent: list[str] = []
-        self.models: dict[ModelKey, ModelManifest] = self._read(models, _model_key, *manifest.MODELS)
-        self.exports: dict[ModelKey, ExportManifest] = self._read(exports, _export_key, "convert")
-        self.evaluations: dict[EvaluationKey, EvaluationManifest] = self._read(evaluations, _evaluation_key, "evaluate")
-        self.baselines: dict[BaselineKey, EvaluationManifest] = self._read(baselines, _baseline_key, "evaluate")
-        self.contamination: dict[tuple[str, str], ContaminationManifest]
-        self.contamination = self._read(contamination, _contamination_key, "find_contamination")
+        self.models: dict[ModelKey, ModelManifest] = self._read(models, *manifest.MODELS)
+        self.exports: dict[ModelKey, ExportManifest] = self._read(exports, "convert")
+        self.evaluations: dict[EvaluationKey, EvaluationManifest] = self._read(evaluations, "evaluate")
+        self.baselines: dict[BaselineKey, EvaluationManifest] = self._read(baselines, "evaluate")
+        self.contamination: dict[ContaminationKey, ContaminationManifest]
+        self.contamination = self._read(contamination, "find_contamination")
 
-    def _read(self, paths: Iterable[Path], key_of: Callable[[Any], Key], *stages: str) -> dict[Key, Any]:
+    def _read(self, paths: Iterable[Path], *stages: str) -> dict[Any, Any]:
         results = {}
         for path in paths:
             if path.exists():
                 result = manifest.read(path, *stages)
-                results[key_of(result)] = result
+                results[_key(result)] = result
             else:
                 self.absent.append(str(path))
         return dict(sorted(results.items()))
@@ -106,12 +105,12 @@ class Results:
     @functools.cached_property
     def _by_place(self) -> dict[str, Manifest]:
         of_runs = [result for kind in (self.models, self.exports, self.evaluations) for result in kind.values()]
-        return {"/".join(result.path.absolute().parts[-parts:]): result for result in of_runs for parts in (3, 4)}
+        return {place: result for result in of_runs for place in _places(result.path)}
 
     def missing(self, expected: Mapping[str, Any]) -> list[str]:
         """Return the missing results: given paths that do not exist, and milestones in `expected` without a path."""
         missing = list(self.absent)
-        given = " ".join(missing)
+        given = {place for path in missing for place in _places(Path(path))}
         for run_name, run in expected.get("runs", {}).items():
             for step in run["milestones"]:
                 places = [f"{run_name}/models/{step}.json", f"{run_name}/export/{step}/manifest.json"]
@@ -133,6 +132,11 @@ class Results:
             _check_kept(scores)
 
 
+def _places(path: Path) -> list[str]:
+    """Return the paths below runs/ that a path may end in: RUN/models/STEP.json, or RUN/eval/STEP/SUITE.json."""
+    return ["/".join(path.absolute().parts[-parts:]) for parts in (3, 4)]
+
+
 def _check_kept(evaluation: EvaluationManifest) -> None:
     """Raise UserError if an evaluation is not the one that stages.evaluate kept beside its tasks."""
     path = kept_manifest(evaluation.path)
@@ -140,24 +144,17 @@ def _check_kept(evaluation: EvaluationManifest) -> None:
         raise stale(evaluation.path, f"has other scores than {path}")
 
 
-def _model_key(result: ModelManifest) -> ModelKey:
-    return result.path.absolute().parents[1].name, result.identity["step"]
-
-
-def _export_key(result: ExportManifest) -> ModelKey:
-    return result.path.absolute().parents[2].name, result.identity["step"]
-
-
-def _evaluation_key(result: EvaluationManifest) -> EvaluationKey:
-    return result.path.absolute().parents[2].name, result.identity["step"], result.path.stem
-
-
-def _baseline_key(result: Manifest) -> BaselineKey:
-    return result.path.absolute().parents[1].name, result.path.parent.name, result.path.stem
-
-
-def _contamination_key(result: Manifest) -> tuple[str, str]:
-    return result.path.absolute().parent.name, result.path.stem
+def _key(result: Manifest) -> tuple[str | int, ...]:
+    """Return the key of a manifest in Results, by its path and its step."""
+    name, above, *further = (directory.name for directory in result.path.absolute().parents)
+    stem, step = result.path.stem, result.identity.get("step")
+    if result.stage == "find_contamination":
+        return name, stem
+    if result.stage in manifest.MODELS:
+        return above, step
+    if result.stage == "convert":
+        return further[0], step
+    return (above, name, stem) if step is None else (further[0], step, stem)  # a baseline has no step
 
 
 def name_of_model(place: str | None) -> str | None:

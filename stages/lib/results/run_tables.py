@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from stages.lib.manifest import AVERAGE, ModelManifest, trained_by
 from stages.lib.results.manifests import Results, name_of_model
@@ -104,8 +104,7 @@ class Score:
     """True for the best of its column."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
+class Column(NamedTuple):
     """A task by one of its metrics."""
 
     task: str
@@ -161,11 +160,11 @@ def run_tables(
     those of a sweep; default: all.
     """
     recipes = recipes_of(results, expected)
-    kept = {name: recipe for name, recipe in recipes.items() if runs is None or name in runs}
     last = _last_scores(rows)
     by_stage: dict[str, dict[str, Recipe]] = {}
-    for name, (stage_name, recipe) in kept.items():
-        by_stage.setdefault(stage_name, {})[name] = recipe
+    for name, (stage_name, recipe) in recipes.items():
+        if runs is None or name in runs:
+            by_stage.setdefault(stage_name, {})[name] = recipe
     return [_table(name, by_stage[name], last) for name in sorted(by_stage, reverse=True) if len(by_stage[name]) > 1]
 
 
@@ -181,8 +180,7 @@ def _last_scores(rows: Sequence[ScoreRow]) -> dict[str, list[ScoreRow]]:
 
 def _table(stage_name: str, recipes: Mapping[str, Recipe], last: Mapping[str, Sequence[ScoreRow]]) -> RunTable:
     keys = tuple(differing(recipes.values()))
-    of_all = columns_of([row for name in recipes for row in last.get(name, ())])
-    columns = tuple(Column(task=task, metric=metric) for task, metric in of_all)
+    columns = tuple(map(Column._make, columns_of([row for name in recipes for row in last.get(name, ())])))
     rows = [_row(name, recipe, keys, columns, last.get(name, ())) for name, recipe in sorted(recipes.items())]
     return RunTable(
         stage=stage_name,
@@ -194,12 +192,11 @@ def _table(stage_name: str, recipes: Mapping[str, Recipe], last: Mapping[str, Se
 
 
 def _row(name: str, recipe: Recipe, keys: Sequence[str], columns: Sequence[Column], scores: Sequence[ScoreRow]) -> Row:
-    by_metric = {(row["task"], row["metric"]): Score(value=row["value"], error=row["stderr"]) for row in scores}
-    of_column = {column: by_metric.get((column.task, column.metric)) for column in columns}
+    by_metric = {Column(row["task"], row["metric"]): Score(value=row["value"], error=row["stderr"]) for row in scores}
     return Row(
         runs=(name,),
         values={key: recipe.get(key) for key in keys},
-        scores={column: score for column, score in of_column.items() if score is not None},
+        scores={column: by_metric[column] for column in columns if column in by_metric},
     )
 
 
@@ -223,10 +220,8 @@ def _mean(group: Sequence[Row]) -> Row:
     scores = {}
     for column in columns:
         of_runs = [row.scores[column] for row in group]
-        values, errors = (
-            [score.value for score in of_runs],
-            [score.error for score in of_runs if score.error is not None],
-        )
+        values = [score.value for score in of_runs]
+        errors = [score.error for score in of_runs if score.error is not None]
         scores[column] = Score(
             value=fmean(values),
             error=stdev(values) if len(values) > 1 else None,

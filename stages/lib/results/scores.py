@@ -195,17 +195,12 @@ def trivial(references: Sequence[ScoreRow]) -> list[ScoreRow]:
     return [row for row in references if row["run"].startswith(f"{TRIVIAL} ")]
 
 
-def exchanged(row: ScoreRow, references: Iterable[ScoreRow]) -> ScoreRow | None:
-    """Return the score of the same run with exchanged contexts; None without one."""
-    name = f"{EXCHANGED} {row['run']}"
-    return next((other for other in beside(row, references) if other["run"] == name), None)
-
-
 def readers_sentence(row: ScoreRow, references: Sequence[ScoreRow]) -> list[str]:
     """Return lines on what trivial readers reach beside a model's score, and the model itself with exchanged contexts;
     none without them."""
     lines = []
-    if (control := exchanged(row, references)) is not None:
+    name = f"{EXCHANGED} {row['run']}"
+    if (control := next((other for other in beside(row, references) if other["run"] == name), None)) is not None:
         errors = math.hypot(row["stderr"] or 0.0, control["stderr"] or 0.0)
         worse = badness(control) - badness(row)
         is_read = worse > INDEPENDENT * errors
