@@ -1,4 +1,4 @@
-"""Planned peak memory of training steps beside measured ones, on the CPU: six shapes and shardings.
+"""Planned peak memory of training steps beside measured ones, on the CPU: seven shapes and shardings.
 
     python -m benchmarks.plan                  # minutes on 2 cores
     python -m benchmarks.plan --cases tiny     # seconds: a smoke test

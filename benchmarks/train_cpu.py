@@ -97,8 +97,8 @@ def train(peer, shape, threads):
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports a part of torch
     imported_mb = harness.memory_mb("VmRSS")
     torch.manual_seed(0)
+    tokens = torch.randint(0, shape["vocab_size"], (shape["rows"], shape["length"] + 1))  # before any peer's weights
     model, optimizer, loss_of = build()
-    tokens = torch.randint(0, shape["vocab_size"], (shape["rows"], shape["length"] + 1))
     for _ in sys.stdin:
         begun, used = time.perf_counter(), time.process_time()
         loss = loss_of(tokens[:, :-1], tokens[:, 1:])

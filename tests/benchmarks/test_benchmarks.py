@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks import harness, loader, texts
+from benchmarks import evaluate, harness, loader, texts
 from benchmarks.dummy import DOCUMENT_END, DummySamples
 from stages.lib.tokens.loader import Prefetch
 from tests.helpers import evaluations
@@ -174,6 +174,11 @@ def test_saves_beside_each_other(run):
     assert 3e6 < found["state_bytes"] < 5e6
     assert found["ratio"] > 0
     assert [turn.keys() for turn in found["turns"]] == [{"synchronous", "asynchronous"}] * 2
+
+
+def test_the_model_that_is_scored_by_default_is_the_last_of_the_demo():
+    pretrain = yaml.safe_load((HOME / "config/config.yaml").read_text())["runs"]["base"]["pretrain"]
+    assert f"/export/{pretrain['milestones'][-1]:08d}/" in evaluate.EXPORT
 
 
 @pytest.mark.long
