@@ -8,18 +8,13 @@ depths: memory is flat in the number of layers if both have the same peak. `stag
 own; in the same turn its weights are copied. Both times end when the files are on the disk. Imports are in no time.
 """
 
-import argparse
 import json
 import os
 import shutil
-import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from benchmarks import harness, texts
-from benchmarks.harness import HOME
 from stages.lib import manifest
 
 STEP = 1
@@ -32,34 +27,13 @@ SHAPES = {
 }
 
 
-def run(module, *words):
-    """Run a Python module; returns its seconds and peak memory in MB.
-
-    This process must stay small: the system counts its memory as the module's, which begins as a copy of it.
-    """
-    environment = {**os.environ, "PYTHONPATH": str(HOME)}
-    began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", module, *map(str, words)], env=environment, stdout=sys.stderr)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"python -m {module} failed")
-    return {"seconds": time.perf_counter() - began, "peak_mb": usage.ru_maxrss / 1024}
-
-
 def write_corpus(work, megabytes, vocab_size):
-    """Make tokenizer and corpus by their stages; returns the path of the corpus' manifest."""
-    tokenizer, corpus = work / "tokenizer" / "manifest.json", work / "tokens" / "manifest.json"
+    """Make tokenizer and corpus by their stages; return the path of the corpus' manifest."""
     (path,), _ = texts.build(work / "texts", megabytes, 1)
-    if corpus.exists():
+    if (corpus := work / "tokens/manifest.json").exists():
         return corpus
     source = {"kind": "jsonl", "paths": [str(path)], "validation": 0.1}
-    listed, part = work / "list.json", work / "tokens" / "texts" / "00000.json"
-    run("stages.list", "--name", "texts", "--recipe", json.dumps(source), "--output", listed)
-    sample = {"vocab_size": vocab_size, "sample": {"texts": 1}, "sample_mb": megabytes}
-    run("stages.train_tokenizer", "--lists", listed, "--recipe", json.dumps(sample), "--output", tokenizer)
-    run("stages.tokenize", "--list", listed, "--tokenizer", tokenizer, "--part", 0, "--output", part)
-    run("stages.index", "--tokenizer", tokenizer, "--parts", part, "--output", corpus)
-    return corpus
+    return harness.make_corpus(work, "texts", source, {"vocab_size": vocab_size, "sample_mb": megabytes})
 
 
 def write_checkpoint(directory, shape, corpus):
@@ -72,7 +46,7 @@ def write_checkpoint(directory, shape, corpus):
     from stages.lib.model.architectures import LlamaRecipe
     from stages.lib.model.transformer import Transformer
 
-    corpus = manifest.read(corpus)
+    directory, corpus = Path(directory), manifest.read(Path(corpus))
     facts = corpus.identity["tokenizer"]
     torch.manual_seed(0)
     model = Transformer(LlamaRecipe(**shape), facts["vocab_size"])
@@ -94,6 +68,7 @@ def write_checkpoint(directory, shape, corpus):
 
 def convert_in_phases(directory, corpus):
     """Run stages.convert in this process, and write the seconds of its phases to phases.json."""
+    directory, corpus = Path(directory), Path(corpus)
     from transformers import LlamaForCausalLM  # noqa: F401
 
     from stages import convert
@@ -135,7 +110,8 @@ def turn(directory, corpus):
     """Convert in a process of its own, and copy the weights of the export; returns the figures."""
     output = directory / "export" / "manifest.json"
     shutil.rmtree(output.parent, ignore_errors=True)
-    figures = run("benchmarks.convert", "--convert", directory, corpus)
+    took = harness.timed(harness.command_of("convert", "convert_in_phases", directory, corpus))
+    figures = {"seconds": took["seconds"], "peak_mb": took["peak_bytes"] / 2**20}
     figures |= json.loads((directory / "phases.json").read_text())
     result = manifest.read(output)
     weights = [result.output(name) for name in result.identity["outputs"] if name.endswith(".safetensors")]
@@ -157,35 +133,17 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="0.6B")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("/tmp/caravan-convert"), help="directory that is kept")
-    parser.add_argument("--checkpoint", type=Path, nargs=2, metavar=("DIRECTORY", "CORPUS"), help=argparse.SUPPRESS)
-    parser.add_argument("--convert", type=Path, nargs=2, metavar=("DIRECTORY", "CORPUS"), help=argparse.SUPPRESS)
-    parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     shape = SHAPES[arguments.shape]
-    if arguments.checkpoint:
-        directory, corpus = arguments.checkpoint
-        write_checkpoint(directory, shape | {"num_hidden_layers": arguments.layers}, corpus)
-        return
-    if arguments.convert:
-        convert_in_phases(*arguments.convert)
-        return
     megabytes, vocab_size = (1, 600) if arguments.shape == "tiny" else (12, 32000)
     corpus = write_corpus(arguments.work, megabytes, vocab_size)
     turns = {}
     for layers in (shape["num_hidden_layers"], shape["num_hidden_layers"] // 2):
         directory = arguments.work / f"{arguments.shape}-{layers}"
         if not (directory / "model.json").exists():
-            words = ("--shape", arguments.shape, "--layers", layers, "--checkpoint", directory, corpus)
-            run("benchmarks.convert", *words)
+            harness.call("convert", "write_checkpoint", directory, shape | {"num_hidden_layers": layers}, corpus)
         turns[layers] = [turn(directory, corpus) for _ in range(arguments.repeats)]
-    medians = {
-        layers: {
-            name: statistics.median(turn[name] for turn in of_depth)
-            for name, value in of_depth[0].items()
-            if isinstance(value, int | float)
-        }
-        for layers, of_depth in turns.items()
-    }
+    medians = {layers: harness.medians(of_depth) for layers, of_depth in turns.items()}
     deep, shallow = medians.values()
     figures = {
         "parameters": deep["parameters"],

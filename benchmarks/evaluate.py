@@ -7,15 +7,16 @@ that the stage writes, and scores each choice after a context of its own.
 """
 
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks import harness
+from benchmarks.harness import CORPUS
 from stages.lib import manifest
 
-EXPORT, CORPUS = "results/runs/base/export/00000120/manifest.json", "results/tokens/main/manifest.json"
+EXPORT = "results/runs/base/export/00000300/manifest.json"
+"""The last model of the demo."""
 
 
 def harness_command(arguments, output):
@@ -41,12 +42,11 @@ def main():
     turns, recipe = [], {"tasks": ["bits_per_byte", "next_line"], "num_examples": arguments.examples}
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "suite.json"
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": scratch}
+        offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": scratch}
         for _ in range(arguments.repeats):
             words = ["--export", arguments.export, "--corpus", arguments.corpus, "--output", output]
-            command = [sys.executable, "-m", "stages.evaluate", *words, "--recipe", json.dumps(recipe)]
-            own = harness.timed(command, environment)
-            turns.append({"caravan": own, "harness": harness.timed(harness_command(arguments, output), environment)})
+            own = harness.timed(harness.stage("evaluate", *words, "--recipe", json.dumps(recipe)), **offline)
+            turns.append({"caravan": own, "harness": harness.timed(harness_command(arguments, output), **offline)})
     best = {
         name: {unit: min(turn[name][unit] for turn in turns) for unit in ("seconds", "cpu_seconds")}
         for name in ("caravan", "harness")

@@ -16,11 +16,12 @@ import gzip
 import hashlib
 import json
 import re
-import resource
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+
+from benchmarks import harness
 
 SITES = {
     "python": ("/usr/share/doc/python3*/html/**/*.html", "div[role=main]", ""),
@@ -74,17 +75,11 @@ def write_warc(path, pages):
                 file.write(gzip.compress(head.encode() + block + b"\r\n\r\n"))
 
 
-def cpu_seconds():
-    """Return the CPU-seconds of this process and of those that it has ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(own.ru_utime + own.ru_stime for own in used)
-
-
 def measured(function):
     """Return {"cpu_seconds", "result"} of a function."""
-    begun = cpu_seconds()
+    begun = harness.cpu_seconds()
     result = function()
-    return {"cpu_seconds": cpu_seconds() - begun, "result": result}
+    return {"cpu_seconds": harness.cpu_seconds() - begun, "result": result}
 
 
 def peers(directory):
@@ -93,6 +88,7 @@ def peers(directory):
     from fastwarc.warc import ArchiveIterator, WarcRecordType
     from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
+    directory = Path(directory)
     pages = [path.read_text() for path in sorted((directory / "pages").iterdir())]
     trafilatura.extract(pages[0])
 
@@ -157,11 +153,6 @@ def quality(texts, sites, expected):
 
 def main():
     """Measure, and write the JSON file."""
-    if sys.argv[1:2] == ["--peer"]:  # in the peers' environment, which has no packages of ours
-        print(json.dumps(peers(Path(sys.argv[2]))))
-        return
-    from benchmarks import harness
-
     parser = harness.parser_of(__doc__, "extraction")
     parser.add_argument("--pages", type=int, default=400)
     parser.add_argument(
@@ -182,8 +173,7 @@ def main():
         if not pages:
             parser.error("no page is installed: apt-get install python3-doc postgresql-doc sqlite3-doc debian-handbook")
         write_warc(directory / "web.warc.gz", pages)
-        script = [arguments.peers_python, "-m", "benchmarks.extraction", "--peer", directory]
-        results = ours(directory) | harness.last_json(script, cwd=harness.HOME)
+        results = ours(directory) | harness.call("extraction", "peers", directory, python=arguments.peers_python)
         command = [arguments.peers_python.with_name("trafilatura"), "--parallel", 1]
         command += ["--input-dir", directory / "pages", "--output-dir", directory / "out"]
         results["trafilatura's command"] = harness.timed(command)

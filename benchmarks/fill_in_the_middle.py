@@ -19,10 +19,7 @@ Before the trainings, the loader reads the corpus with and without permutation, 
 
 import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +27,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.harness import HOME
 
 MODEL = {
     **{"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 344},
@@ -41,23 +37,10 @@ CONTEXTS = ("prefix", "psm", "spm")
 LOADER_LENGTHS, LOADER_TOKENS = (256, 2048), 1 << 18  # tokens per sample, and per batch
 
 
-def stage(name, *options):
-    """Run a stage; its log lines are not shown."""
-    command = [sys.executable, "-m", f"stages.{name}", *map(str, options)]
-    subprocess.run(command, cwd=HOME, check=True, stderr=subprocess.DEVNULL)
-
-
 def corpus_of(directory):
     """Make the corpus; return its manifest's path."""
-    listed, tokenizer = directory / "sources/code/list.json", directory / "tokenizers/main/manifest.json"
-    part, corpus = directory / "tokens/main/code/00000.json", directory / "tokens/main/manifest.json"
-    source = json.dumps({"kind": "python-code", "validation": 0.15})
-    recipe = json.dumps({"vocab_size": 1024, "sample": {"code": 1}, "sample_mb": 4, "fill_in_the_middle": {}})
-    stage("list", "--name", "code", "--recipe", source, "--output", listed)
-    stage("train_tokenizer", "--lists", listed, "--recipe", recipe, "--output", tokenizer)
-    stage("tokenize", "--list", listed, "--tokenizer", tokenizer, "--part", 0, "--output", part)
-    stage("index", "--tokenizer", tokenizer, "--parts", part, "--output", corpus)
-    return corpus
+    tokenizer = {"vocab_size": 1024, "sample_mb": 4, "fill_in_the_middle": {}}
+    return harness.make_corpus(directory, "code", {"kind": "python-code", "validation": 0.15}, tokenizer)
 
 
 def loader_speed(corpus, turns):
@@ -75,15 +58,13 @@ def loader_speed(corpus, turns):
         for turn in range(-1, turns):  # the first, which opens the shard and fills the caches, does not count
             numbers = np.arange((turn + 1) * size, (turn + 2) * size)
             names = list(readers) if turn % 2 else list(reversed(readers))
-            speed = {}
+            speed = dict.fromkeys(readers)
             for name in names:
                 begun = time.process_time()
                 readers[name].batch(numbers)
                 speed[name] = size / (time.process_time() - begun)
             measured.append(speed | {"ratio": speed["on"] / speed["off"]})
-        speeds[str(length)] = {
-            name: statistics.median(speed[name] for speed in measured[1:]) for name in ("off", "on", "ratio")
-        }
+        speeds[str(length)] = harness.medians(measured[1:])
     return speeds
 
 
@@ -138,9 +119,7 @@ def train(arguments, corpus, is_on, seed):
     with tempfile.TemporaryDirectory(prefix="caravan-fill-") as made:
         results, begun = Path(made), time.perf_counter()
         output = results / "milestone.json"
-        options = ["--corpus", corpus.manifest.path.resolve(), "--until", arguments.steps, "--output", output]
-        stage("pretrain", *options, "--train-dir", results / "train", "--log", results / "log", "--recipe",
-              json.dumps(recipe))  # fmt: skip
+        harness.run_stage("pretrain", *harness.training_words(corpus.manifest.path.resolve(), results, recipe))
         validation = json.loads(output.read_text())["record"]["validation"]["code"]["loss_bits_per_byte"]
         losses = middle_losses(output, corpus, windows_of(corpus, arguments.windows))
     return {
@@ -203,11 +182,10 @@ def main():
         print(
             f"loader, {length} tokens per sample: off {off} samples per CPU-second, on {on}, {speed['ratio']:.2f} of it"
         )
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     figures = {
         "model": MODEL, "seq_len": SEQ_LEN, "global_batch_size": BATCH, "steps": arguments.steps,
         "windows": arguments.windows, "tokens": tokens, "loader": loader, "summary": summaries, "runs": runs,
-        "cpu_seconds": sum(each.ru_utime + each.ru_stime for each in used),
+        "cpu_seconds": harness.cpu_seconds(),
     }  # fmt: skip
     ended.write("fill_in_the_middle", ("torch", "sentencepiece"), figures)
 

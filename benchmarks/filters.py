@@ -12,13 +12,14 @@ and datatrove's.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
+
+from benchmarks import harness, texts
 
 RULES = ("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality")
 AT_ONCE = 1 << 20  # characters that are filtered together
@@ -30,13 +31,13 @@ def read(path, count):
         return [json.loads(line)["text"] for line in islice(lines, count)]
 
 
-def ours(texts):
+def ours(chosen):
     """Return {set of rules: its CPU-seconds, and for each document the rule that filters it, "" if it is kept}."""
     from stages.lib.recipe import load
     from stages.lib.sources import documents, filters
     from stages.lib.sources.entries import Document
 
-    entries = [Document(str(number), text, "train") for number, text in enumerate(texts)]
+    entries = [Document(str(number), text, "train") for number, text in enumerate(chosen)]
     results = {}
     for name in RULES:
         recipe = load(filters.FilterRecipe, {name: {}}, "filters")
@@ -49,8 +50,8 @@ def ours(texts):
     return results
 
 
-def datatroves(texts, words):
-    """As `ours`, by datatrove. `words`: "spacy", or "white space"."""
+def datatroves(path, count, words):
+    """As `ours`, by datatrove, of a file in its environment. `words`: "spacy", or "white space"."""
     from datatrove.data import Document
     from datatrove.pipeline.filters import (
         C4QualityFilter,
@@ -65,12 +66,13 @@ def datatroves(texts, words):
     if words == "white space":
         for module in (fineweb_quality_filter, gopher_quality_filter, gopher_repetition_filter):
             module.split_into_words = lambda text, language: text.split()
+    documents = read(path, count)
     peers = (GopherRepetitionFilter(), GopherQualityFilter(), C4QualityFilter(), FineWebQualityFilter())
     results = {}
     for name, peer in zip(RULES, peers, strict=True):
         peer.filter(Document("Words of a warm-up. It loads the tokenizer.", "0"))
         reasons, begun = [], time.process_time()
-        for number, text in enumerate(texts):
+        for number, text in enumerate(documents):
             result = peer.filter(Document(text, str(number)))
             reasons.append("" if result is True else result[1] if isinstance(result, tuple) else "filtered")
         results[name] = {"cpu_seconds": time.process_time() - begun, "reasons": reasons}
@@ -109,28 +111,21 @@ def _kept(by_rule):
 
 def main():
     """Measure, and write the JSON file."""
-    if sys.argv[1:2] == ["--peer"]:  # in the peer's environment, which has no packages of ours
-        _, _, path, count, words = sys.argv
-        print(json.dumps(datatroves(read(path, int(count)), words)))
-        return
-    from benchmarks import harness, texts
-
     parser = harness.parser_of(__doc__, "filters")
     parser.add_argument("--documents", type=int, default=10_000)
     parser.add_argument("--megabytes", type=float, default=95, help="size of the text that documents are taken from")
     parser.add_argument("--peers-python", default=sys.executable, help="the interpreter with datatrove and spacy")
     arguments = parser.parse_args()
-    if subprocess.run(
-        [arguments.peers_python, "-c", "import datatrove, spacy"], capture_output=True, check=False
-    ).returncode:
+    if len(harness.versions_of(arguments.peers_python, ["datatrove", "spacy"])) < 2:
         parser.error(f"--peers-python {arguments.peers_python} has no datatrove, or no spacy")
     with tempfile.TemporaryDirectory() as directory:
         (path,), _ = texts.build(Path(directory), arguments.megabytes, 1)
         chosen = read(path, arguments.documents)
         own, peers = ours(chosen), {}
         for words in ("spacy", "white space"):
-            command = [arguments.peers_python, "-m", "benchmarks.filters", "--peer", path, len(chosen), words]
-            peers[words] = harness.last_json(command, cwd=harness.HOME)
+            peers[words] = harness.call(
+                "filters", "datatroves", path, len(chosen), words, python=arguments.peers_python
+            )
     size = sum(len(text.encode()) for text in chosen)
     results = {words: compared(own, peer) for words, peer in peers.items()}
     for name in RULES:

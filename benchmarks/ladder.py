@@ -62,8 +62,7 @@ def make_corpus(arguments, place):
     """Let the workflow make the corpus below `place`; return its manifest."""
     config = place / "config.yaml"
     config.write_text(yaml.safe_dump(config_of(arguments, 0)[0]), encoding="utf-8")
-    command = [sys.executable, "-m", "snakemake", "tokens", "--snakefile", str(HOME / "workflow/Snakefile")]
-    command += ["--directory", str(place), "--configfile", str(config), "--cores", "2", "--quiet", "all"]
+    command = harness.snakemake(place, "tokens", "--cores", 2, "--quiet", "all", config=config)
     subprocess.run(command, check=True, stdout=sys.stderr)
     return place / "results/tokens/main/manifest.json"
 

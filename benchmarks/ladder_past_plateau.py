@@ -10,13 +10,11 @@ predictions are repeated with ten seeds of the bootstrap.
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
 
 from benchmarks import harness
-from benchmarks.harness import HOME
 
 SIZES = [
     {"hidden_size": 48, "num_hidden_layers": 1},
@@ -60,8 +58,7 @@ def made(directory, cores):
     """Let the workflow train and predict in a directory; return the manifests of both predictions and of the target."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(HOME / "workflow/Snakefile"), "--directory"]
-    command += [str(directory), "--configfile", str(directory / "config.yaml"), "--cores", str(cores)]
+    command = harness.snakemake(directory, "--cores", cores, config=directory / "config.yaml")
     target = f"results/runs/base/models/{PRETRAIN['steps']:08d}.json"
     for targets in (["ladders"], [target]):  # a forecast is there before its target is trained
         subprocess.run([*command, "--rerun-incomplete", "--", *targets], check=True)

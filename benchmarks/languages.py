@@ -21,6 +21,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks import harness
+
 MODELS = ("lid.176.ftz", "py3langid", "lingua")
 LENGTHS = (2000, 200)
 MACRO = re.compile(r"\\f[A-Z(]\w?|\\[&|/,%e]|\\\(\w\w|\\\[[^]]*\]|\\s[-+]?\d|\\")
@@ -72,8 +74,9 @@ def identifier(model):
     return lambda text: found.predict(text.replace("\n", " "))[0][0].removeprefix("__label__")
 
 
-def measured(model, pairs):
-    """Return accuracy and documents per CPU-second of a model, by the length of the texts."""
+def measured(model, path):
+    """Return accuracy and documents per CPU-second of a model, by the length of the texts; a file has the pairs."""
+    pairs = json.loads(Path(path).read_text(encoding="utf-8"))
     begun = time.process_time()
     identify = identifier(model)
     figures = {"load_seconds": time.process_time() - begun}
@@ -96,11 +99,6 @@ def measured(model, pairs):
 
 def main():
     """Measure, and write the JSON file."""
-    if sys.argv[1:2] == ["--peer"]:  # in the peers' environment, which has no packages of ours
-        print(json.dumps(measured(sys.argv[2], json.loads(Path(sys.argv[3]).read_text(encoding="utf-8")))))
-        return
-    from benchmarks import harness
-
     parser = harness.parser_of(__doc__, "languages")
     parser.add_argument("--man-pages", type=Path, default=Path("/usr/share/man"), metavar="DIRECTORY")
     parser.add_argument("--documents", type=int, default=100, help="per language")
@@ -115,11 +113,13 @@ def main():
         json.dump(pairs, file)
         file.flush()
         for model in MODELS:
-            command = [arguments.peers_python, "-m", "benchmarks.languages", "--peer", model, file.name]
-            ran = subprocess.run(command, cwd=harness.HOME, capture_output=True, check=False, text=True)
-            if ran.returncode:
-                parser.error(f"--peers-python {arguments.peers_python} cannot run {model}: {ran.stderr[-300:]}")
-            models[model] = json.loads(ran.stdout)
+            try:
+                words = (model, file.name)
+                models[model] = harness.call(
+                    "languages", "measured", *words, python=arguments.peers_python, stderr=subprocess.PIPE
+                )
+            except subprocess.CalledProcessError as error:
+                parser.error(f"--peers-python {arguments.peers_python} cannot run {model}: {error.stderr[-300:]}")
             for length in LENGTHS:
                 row = models[model][str(length)]
                 print(

@@ -36,13 +36,12 @@ that is compared, so there are two commands:
 A peer that is not installed is left out. A call that was cut off resumes with the training that it did not end.
 """
 
-import argparse
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -61,6 +60,9 @@ SYSTEMS = {
 }
 """{system: how to get it}"""
 
+PACKAGES = {"litgpt": ("litgpt",), "transformers": ("transformers", "accelerate")}
+"""{system: the packages that the environment of --peers-python must have}"""
+
 TUNED = {"litgpt": (2e-3, 4e-3), "nanochat": (8e-3, 1.6e-2), "transformers": (2e-3, 4e-3)}
 """{system whose defaults are for large models: its further learning rates}"""
 
@@ -74,19 +76,14 @@ class Meter:
     def __init__(self, job):
         self.job, self.used, self.since, self.curve = job, 0.0, None, []
 
-    @staticmethod
-    def now():
-        """Return the CPU-seconds of this process and of the children that it waited for."""
-        return sum(os.times()[:4])
-
     def start(self):
         """Count from now on."""
-        self.since = self.now()
+        self.since = harness.cpu_seconds()
 
     def stop(self):
         """Count no more."""
         if self.since is not None:
-            self.used, self.since = self.used + self.now() - self.since, None
+            self.used, self.since = self.used + harness.cpu_seconds() - self.since, None
 
     @contextlib.contextmanager
     def paused(self):
@@ -174,10 +171,7 @@ def caravan(job, meter):
     save, evaluate, whole = Trainer.save, Trainer.evaluate, Trainer.train
     Trainer.save, Trainer.evaluate, Trainer.train = measured(save), measured(evaluate), train
     directory = Path(job["directory"])
-    words = ["--corpus", job["corpus"], "--until", str(job["steps"]), "--recipe", json.dumps(job["recipe"])]
-    words += ["--train-dir", str(directory / "train"), "--output", str(directory / "milestone.json")]
-    code = pretrain.main([*words, "--log", str(directory / "log")])
-    if code:
+    if code := pretrain.main(harness.training_words(job["corpus"], directory, job["recipe"])):
         raise RuntimeError(f"stages.pretrain ended with exit code {code}: see its message above")
     return facts
 
@@ -185,16 +179,17 @@ def caravan(job, meter):
 def litgpt(job, meter):
     """Train by litgpt.pretrain."""
     import torch
-    from litgpt import Config, pretrain
+    from litgpt import pretrain
     from litgpt.args import EvalArgs
     from litgpt.data import DataModule
 
     data, shape, warmup, facts = Data(job), job["shape"], job["warmup_steps"], {}
-    default = inspect_default(pretrain.setup, "train")
+    default = inspect.signature(pretrain.setup).parameters["train"].default
     micro_batch = math.gcd(default.micro_batch_size, shape["batch"])
     passes = shape["batch"] // micro_batch
     changed = {"global_batch_size": shape["batch"], "micro_batch_size": micro_batch}
-    changed |= {"max_tokens": job["steps"] * shape["batch"] * shape["length"], "tie_embeddings": shape["tied"]}
+    changed["max_tokens"] = job["steps"] * shape["batch"] * shape["length"]
+    changed["tie_embeddings"] = shape["model"]["tie_word_embeddings"]
     optimizer = "AdamW"
     if job["learning_rate"]:
         changed["lr_warmup_steps"] = warmup
@@ -235,16 +230,10 @@ def litgpt(job, meter):
 
     fit_of_litgpt, pretrain.fit = pretrain.fit, fit
     pretrain.save_checkpoint = lambda *_: None  # after the last step: not counted, and it reads our command line
-    llama = {"rotary_percentage": 1.0, "parallel_residual": False, "bias": False}
-    llama |= {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP"}
-    sizes = {"n_layer": shape["layers"], "n_embd": shape["hidden"], "n_head": shape["heads"]}
-    sizes |= {"n_query_groups": shape["key_value_heads"], "intermediate_size": shape["intermediate"]}
-    vocabulary = {"vocab_size": shape["vocab_size"], "padded_vocab_size": shape["vocab_size"]}
-    config = Config(name="learning", block_size=shape["length"], **vocabulary, **sizes, **llama)
     with contextlib.redirect_stdout(sys.stderr):
         pretrain.setup(
             "learning",
-            config,
+            harness.litgpt_config(shape["model"], shape["vocab_size"], shape["length"]),
             out_dir=Path(job["directory"]),
             precision="32-true",
             data=Samples(),
@@ -256,13 +245,6 @@ def litgpt(job, meter):
             seed=job["seed"],
         )
     return {"parameters": facts["parameters"]}
-
-
-def inspect_default(function, name):
-    """Return the default of a function's parameter."""
-    import inspect
-
-    return inspect.signature(function).parameters[name].default
 
 
 NANOCHAT = {"unembedding_lr": 0.008, "embedding_lr": 0.3, "scalar_lr": 0.5, "matrix_lr": 0.02}
@@ -283,16 +265,19 @@ def nanochat(job, meter):
     torch.manual_seed(job["seed"])
     sizes = {"sequence_len": shape["length"], "vocab_size": shape["vocab_size"]}
 
-    def built(layers, width, heads):
-        config = GPTConfig(**sizes, n_layer=layers, n_embd=width, n_head=heads, n_kv_head=heads)
+    def built(of):
+        heads = of["num_attention_heads"]
+        config = GPTConfig(
+            **sizes, n_layer=of["num_hidden_layers"], n_embd=of["hidden_size"], n_head=heads, n_kv_head=heads
+        )
         with torch.device("meta"):
             model = GPT(config)
         counts = model.num_scaling_params()
         return model, NANOCHAT_RATIO * (counts["active_transformer_matrices"] + counts["lm_head"])
 
     with contextlib.redirect_stdout(sys.stderr):
-        model, horizon = built(shape["layers"], shape["hidden"], shape["heads"])
-        _, horizon_of_reference = built(12, 768, 6)
+        model, horizon = built(shape["model"])
+        _, horizon_of_reference = built({"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 6})
         model.to_empty(device="cpu")
         model.init_weights()
         batch = shape["batch"] * shape["length"] / NANOCHAT_BATCH
@@ -329,16 +314,7 @@ def transformers(job, meter):
     data, shape = Data(job), job["shape"]
     set_seed(job["seed"])
     model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=shape["vocab_size"],
-            hidden_size=shape["hidden"],
-            num_hidden_layers=shape["layers"],
-            num_attention_heads=shape["heads"],
-            num_key_value_heads=shape["key_value_heads"],
-            intermediate_size=shape["intermediate"],
-            tie_word_embeddings=shape["tied"],
-            max_position_embeddings=shape["length"] + 1,
-        )
+        LlamaConfig(**shape["model"], vocab_size=shape["vocab_size"], max_position_embeddings=shape["length"] + 1)
     )
 
     class Rows(torch.utils.data.Dataset):
@@ -378,17 +354,16 @@ def transformers(job, meter):
     return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
 
 
-def work(path):
-    """Train as a file of a job says; print the curve as a line of JSON."""
+def work(job):
+    """Train as a job says; return the curve and what is to be known of the model."""
     import torch
 
     torch.set_num_threads(1)
-    job = json.loads(path.read_text(encoding="utf-8"))
     meter = Meter(job)
     train = {"caravan": caravan, "litgpt": litgpt, "nanochat": nanochat, "transformers": transformers}
     facts = train[job["system"]](job, meter)
     meter.stop()
-    print(json.dumps(facts | {"curve": meter.curve, "cpu_seconds": meter.used}), flush=True)
+    return facts | {"curve": meter.curve, "cpu_seconds": meter.used}
 
 
 def write_data(arguments, seed, path):
@@ -414,12 +389,7 @@ def write_data(arguments, seed, path):
     np.savez(path, samples=samples.read(np.arange(samples.rows.sum())), **arrays)
     return {
         "vocab_size": corpus.tokenizer["vocab_size"],
-        "layers": model.num_hidden_layers,
-        "hidden": model.hidden_size,
-        "heads": model.num_attention_heads,
-        "key_value_heads": model.num_key_value_heads,
-        "intermediate": model.intermediate_size,
-        "tied": model.tie_word_embeddings,
+        "model": {name: getattr(model, name) for name in (*harness.SIZES, "tie_word_embeddings")},
         "length": recipe.seq_len,
         "batch": recipe.global_batch_size,
     }
@@ -452,18 +422,11 @@ class Bench:
                 **{"shape": shape, "validation_rows": validation_rows, "nanochat": str(arguments.nanochat)},
                 "warmup_steps": recipe["schedule"]["warmup_steps"],
             }
-            path = Path(made) / "job.json"
-            path.write_text(json.dumps(job), encoding="utf-8")
             python = sys.executable if system == "caravan" else arguments.peers_python
             # litgpt calls torch.compile, whose compilation would be a large part of such a budget
-            switches = {"TORCHDYNAMO_DISABLE": "1"}
-            threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-            return harness.last_json(
-                [python, "-m", "benchmarks.learning", "--job", path],
-                cwd=HOME,
-                env=os.environ | switches | threads,
-                stderr=None if arguments.verbose else subprocess.DEVNULL,
-            )
+            variables = harness.ONE_THREAD | {"TORCHDYNAMO_DISABLE": "1"}
+            shown = None if arguments.verbose else subprocess.DEVNULL
+            return harness.call("learning", "work", job, python=python, variables=variables, stderr=shown)
 
     def pace(self, system):
         """Return the CPU-seconds of a step of a system, measured once."""
@@ -486,15 +449,11 @@ def available(arguments):
     """Return the systems of --systems that are installed; print a line for each other one."""
     names = []
     for name in arguments.systems:
-        if name == "caravan":
-            is_there = True
-        elif name == "nanochat":
+        if name == "nanochat":
             is_there = arguments.nanochat is not None
         else:
-            wanted = ("transformers", "accelerate") if name == "transformers" else (name,)
-            code = "import importlib.metadata, sys; [importlib.metadata.version(name) for name in sys.argv[1:]]"
-            command = [arguments.peers_python, "-c", code, *wanted]
-            is_there = subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
+            packages = PACKAGES.get(name, ())
+            is_there = len(harness.versions_of(arguments.peers_python, packages)) == len(packages)
         if is_there:
             names.append(name)
         else:
@@ -583,9 +542,7 @@ def versions_of(arguments, systems):
         if name == "nanochat":
             found[name] = harness.commit(arguments.nanochat)
         elif name != "caravan":
-            code = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
-            command = [arguments.peers_python, "-c", code, name]
-            found[name] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+            found |= harness.versions_of(arguments.peers_python, [name])
     return found
 
 
@@ -601,11 +558,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="show what the trainings print")
     parser.add_argument("--draw", action="store_true", help="train nothing: write the picture of --output's results")
     parser.add_argument("--image", type=Path, default=IMAGE, help=f"of --draw (default: {IMAGE.relative_to(HOME)})")
-    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.job:
-        work(arguments.job)
-        return
     if arguments.draw:
         draw(arguments.output, arguments.image)
         return

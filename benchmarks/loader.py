@@ -14,8 +14,6 @@ lightning-utilities boto3 botocore s3transfer jmespath tifffile obstore` and PYT
 
 import json
 import os
-import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -171,38 +169,33 @@ def litdata(directory, length):
 
 
 READERS = {
-    "caravan chunk": (None, caravan("chunk")),
-    "caravan concat": (None, caravan("concat")),
-    "caravan best_fit": (None, caravan("best_fit")),
-    "memcpy": (None, memcpy),
-    "file copy": (None, file_copy),
-    "torch memmap": ("torch", memmap),
-    "datasets": ("datasets", datasets),
-    "litdata": ("litdata", litdata),
+    "caravan chunk": ([], caravan("chunk")),
+    "caravan concat": ([], caravan("concat")),
+    "caravan best_fit": ([], caravan("best_fit")),
+    "memcpy": ([], memcpy),
+    "file copy": ([], file_copy),
+    "torch memmap": (["torch"], memmap),
+    "datasets": (["datasets"], datasets),
+    "litdata": (["litdata"], litdata),
 }
-"""Package and reader of each name; a reader yields the number of tokens of each batch."""
+"""Packages and reader of each name; a reader yields the number of tokens of each batch."""
 
 
 def take_turns_alone(reader, directory, length, turn):
     """Read batches of at least `turn` tokens per line of stdin, and print their time as a line of JSON."""
-    batches = READERS[reader][1](directory, length)
+    batches = READERS[reader][1](Path(directory), length)
     for _ in sys.stdin:
-        begun, used, tokens = time.perf_counter(), _cpu_seconds(), 0
+        begun, used, tokens = time.perf_counter(), harness.cpu_seconds(), 0
         while tokens < turn:
             tokens += next(batches)
-        took = {"tokens": tokens, "seconds": time.perf_counter() - begun, "cpu_seconds": _cpu_seconds() - used}
+        took = {"tokens": tokens, "seconds": time.perf_counter() - begun, "cpu_seconds": harness.cpu_seconds() - used}
         print(json.dumps(took), flush=True)
-
-
-def _cpu_seconds():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def measure(readers, directory, length, arguments):
     """Return the turns at a length: million tokens per CPU-second of each reader."""
-    options = ["--directory", directory, "--turn", arguments.turn, "--length", length]
-    commands = {reader: harness.module("loader", *options, "--only", reader) for reader in readers}
+    words = [directory, length, arguments.turn]
+    commands = {reader: harness.command_of("loader", "take_turns_alone", reader, *words) for reader in readers}
     turns, _ = harness.take_turns(commands, arguments.repeats, WARM_UP)
     return [
         {"length": length, "load": turn["load"]}
@@ -213,17 +206,15 @@ def measure(readers, directory, length, arguments):
 
 def summary(turns, readers):
     """Return {length: {reader: {"tokens_per_cpu_second", "of_memcpy"}}}, medians over the turns."""
-    return {
-        length: {
-            reader: {
-                "tokens_per_cpu_second": statistics.median(turn[reader] for turn in of_length),
-                "of_memcpy": statistics.median(turn[reader] / turn["memcpy"] for turn in of_length),
+    figures = {length: [] for length in LENGTHS}
+    for turn in turns:
+        figures[turn["length"]].append(
+            {
+                reader: {"tokens_per_cpu_second": turn[reader], "of_memcpy": turn[reader] / turn["memcpy"]}
+                for reader in readers
             }
-            for reader in readers
-        }
-        for length in LENGTHS
-        for of_length in [[turn for turn in turns if turn["length"] == length]]
-    }
+        )
+    return {length: harness.medians(of_length) for length, of_length in figures.items()}
 
 
 def main():
@@ -234,12 +225,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=11, help="turns per reader that are counted")
     parser.add_argument("--directory", type=Path, help="directory of the corpus (default: a temporary directory)")
     parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS), help="must contain memcpy")
-    parser.add_argument("--only", choices=READERS, help="run this reader on the corpus in --directory")
-    parser.add_argument("--length", type=int, help="with --only, tokens per row")
     arguments = parser.parse_args()
-    if arguments.only:
-        take_turns_alone(arguments.only, arguments.directory, arguments.length, arguments.turn)
-        return
     readers = harness.installed({reader: READERS[reader][0] for reader in arguments.readers})
     with tempfile.TemporaryDirectory(dir=arguments.directory) as scratch:
         write_corpus(Path(scratch), arguments.tokens)
@@ -249,7 +235,7 @@ def main():
         for reader, figure in of_length.items():
             speed, share = figure["tokens_per_cpu_second"] / 1e6, 1 / figure["of_memcpy"]
             print(f"L={length:<5} {reader:20} {speed:8.1f} million tokens per CPU-second, 1/{share:.1f} of memcpy")
-    packages = sorted({"numpy"} | {READERS[reader][0] for reader in readers if READERS[reader][0]})
+    packages = sorted({"numpy"}.union(*(READERS[reader][0] for reader in readers)))
     sizes = {"tokens": arguments.tokens, "turn": arguments.turn, "batch": BATCH}
     sizes["missing"] = sorted(set(arguments.readers) - set(readers))
     harness.write(arguments.output, "loader", packages, sizes | {"figures": figures, "turns": turns})

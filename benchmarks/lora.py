@@ -7,8 +7,7 @@ Each training has its own process and takes training's own steps (`stages.lib.tr
 rank, and no checkpoints. The peak is that above the memory after the imports.
 """
 
-import json
-import sys
+import argparse
 import time
 
 import torch
@@ -36,8 +35,9 @@ VOCAB_SIZES = {"small": 32000, "tiny": 512}
 KINDS = ("full", "lora")
 
 
-def train(kind, arguments):
-    """Train in this process, and print the figures as JSON."""
+def train(kind, options):
+    """Train in this process; return the figures."""
+    arguments = argparse.Namespace(**options)
     torch.set_num_threads(arguments.threads)
     data = {"steps": arguments.steps, "seq_len": arguments.seq_len, "dtype": arguments.dtype}
     data["global_batch_size"] = arguments.batch_size
@@ -56,7 +56,7 @@ def train(kind, arguments):
             begun = time.perf_counter()
             stepper.take(step, *batch)
             seconds.append(time.perf_counter() - begun)
-        figures = {
+        return {
             "kind": kind,
             "parameters": state.num_parameters(),
             "trained_parameters": state.num_trained(),
@@ -65,7 +65,6 @@ def train(kind, arguments):
             "peak_mb": harness.memory_mb("VmHWM") - imported_mb,
             "seconds": seconds,
         }
-    print(json.dumps(figures))
 
 
 def main():
@@ -78,14 +77,10 @@ def main():
     parser.add_argument("--batch-size", type=int, default=1, help="samples per step")
     parser.add_argument("--steps", type=int, default=3, help="the first allocates the optimizer's state")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", choices=KINDS, help="train this one in this process")
     arguments = parser.parse_args()
-    if arguments.only:
-        train(arguments.only, arguments)
-        return
     runs = {}
     for kind in KINDS:
-        runs[kind] = harness.last_json(harness.module("lora", *sys.argv[1:], "--only", kind))
+        runs[kind] = harness.call("lora", "train", kind, vars(arguments))
         middle = sorted(runs[kind]["seconds"])[arguments.steps // 2]
         print("{kind}: {peak_mb:,.0f} MB above the imports, {0:.2f} s per step".format(middle, **runs[kind]))
     ratio = runs["lora"]["peak_mb"] / runs["full"]["peak_mb"]

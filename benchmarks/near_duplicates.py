@@ -14,14 +14,13 @@ removed, as `stages.tokenize` does.
 import json
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from benchmarks import harness
+from benchmarks import harness, texts
 
 EDITS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 """Shares of words that are replaced in planted copies."""
@@ -71,7 +70,7 @@ def build(path, count, lines, seed):
 
 
 def remove(path, removed_path, output):
-    """Write a jsonl file without the documents of verify_duplicates, as the removal of a cleaned text."""
+    """Write a jsonl file without the documents of verify_duplicates, as the removal of a cleaned text; count them."""
     import numpy as np
 
     from stages.lib.sources import documents, duplicates
@@ -88,7 +87,7 @@ def remove(path, removed_path, output):
             if isinstance(entry, Document):
                 file.write(json.dumps({"text": entry.text}, ensure_ascii=False) + "\n")
                 kept += 1
-    print(kept)
+    return kept
 
 
 def datatroves(path, directory):
@@ -133,36 +132,31 @@ def ours(path, directory):
     import pyarrow as pa
 
     recipe = json.dumps({"kind": "jsonl", "paths": [str(path)], "validation": 0})
-    stages = f"{sys.executable} -m stages".split()
-
-    def stage(name, *options):
-        return [*stages[:-1], f"stages.{name}", *options]
-
     listed, sketched = directory / "list.json", directory / "sketches/a/00000.json"
     near, hashed = directory / "near", directory / "hashes/a/00000.json"
-    subprocess.run(
-        stage("list", "--name", "a", "--recipe", recipe, "--output", listed), check=True, capture_output=True
-    )
+    harness.run_stage("list", "--name", "a", "--recipe", recipe, "--output", listed)
     part = ("--list", listed, "--part", "0", "--parts", "1")
+    removal = (listed, near / "a/00000.near_duplicates.npy", directory / "kept.jsonl")
     commands = {
-        "sketch": stage("sketch", *part, "--output", sketched),
-        "find_candidates": stage("find_candidates", "--sketches", sketched, "--output", near / "candidates.json"),
-        "copy_candidates": stage(
+        "sketch": harness.stage("sketch", *part, "--output", sketched),
+        "find_candidates": harness.stage(
+            "find_candidates", "--sketches", sketched, "--output", near / "candidates.json"
+        ),
+        "copy_candidates": harness.stage(
             "copy_candidates", "--candidates", near / "candidates.json", *part, "--output", near / "a/00000.json"
         ),
-        "verify_duplicates": stage(
+        "verify_duplicates": harness.stage(
             "verify_duplicates",
             *("--candidates", near / "candidates.json", "--copies", near / "a/00000.json"),
             *("--output", near / "manifest.json"),
         ),
-        "removal": [
-            *(sys.executable, "-m", "benchmarks.near_duplicates", "--remove"),
-            *(listed, near / "a/00000.near_duplicates.npy", directory / "kept.jsonl"),
-        ],
+        "removal": harness.command_of("near_duplicates", "remove", *removal),
     }
     of_exact = {
-        "hash_documents": stage("hash_documents", *part, "--output", hashed),
-        "find_duplicates": stage("find_duplicates", "--hashes", hashed, "--output", directory / "hashes/manifest.json"),
+        "hash_documents": harness.stage("hash_documents", *part, "--output", hashed),
+        "find_duplicates": harness.stage(
+            "find_duplicates", "--hashes", hashed, "--output", directory / "hashes/manifest.json"
+        ),
     }
     near_figures, exact_figures = (
         {name: harness.timed(command) for name, command in of.items()} for of in (commands, of_exact)
@@ -216,14 +210,6 @@ def judged(kinds, rows, path):
 
 def main():
     """Measure, and write the JSON file."""
-    if sys.argv[1:2] == ["--peer"]:
-        print(json.dumps(datatroves(*sys.argv[2:4])))
-        return
-    if sys.argv[1:2] == ["--remove"]:
-        remove(*sys.argv[2:5])
-        return
-    from benchmarks import texts
-
     parser = harness.parser_of(__doc__, "near_duplicates")
     parser.add_argument("--documents", type=int, default=200_000)
     parser.add_argument("--peer-documents", type=int, default=20_000, help="documents that datatrove is given too")
@@ -260,8 +246,8 @@ def main():
             for share, of_share in recall.items():
                 print(f"  {share}: {of_share}")
             if count == arguments.peer_documents:
-                command = [arguments.peers_python, "-m", "benchmarks.near_duplicates", "--peer", path]
-                result["datatrove"] = harness.timed([*command, directory / "datatrove"])
+                words = ("near_duplicates", "datatroves", path, directory / "datatrove")
+                result["datatrove"] = harness.timed(harness.command_of(*words, python=arguments.peers_python))
                 ratio = result["datatrove"]["cpu_seconds"] / cpu
                 print(f"  datatrove: {result['datatrove']['cpu_seconds']:.0f} CPU-seconds, {ratio:.1f} x ours")
             figures[str(count)] = result

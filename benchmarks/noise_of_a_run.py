@@ -10,10 +10,8 @@ it calls any task better or worse.
 """
 
 import json
-import resource
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -59,9 +57,8 @@ def trained(work, seeds):
 
     path = work / "config.json"
     path.write_text(json.dumps(config_of(seeds)))
-    command = [sys.executable, "-m", "snakemake", "--snakefile", HOME / "workflow/Snakefile", "scores", "--profile"]
-    command += [HOME / "profiles/local", "--configfile", path.resolve(), "--directory", work]
-    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+    command = harness.snakemake(work, "scores", "--profile", HOME / "profiles/local", config=path)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     results = Results((), (), sorted(work.glob("results/runs/*/eval/*/*.json")))
     of_models = {name: {} for name in STEPS}
     for (run, _, suite), evaluation in results.evaluations.items():
@@ -125,13 +122,12 @@ def main():
     for name, verdict in verdicts.items():
         by_task = ", ".join(f"{task} {count}" for task, count in verdict["by_task"].items())
         print(f"{name}: {verdict['any_task_differs']} of {arguments.draws} differ in a task ({by_task})")
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     harness.write(
         arguments.output,
         "noise_of_a_run",
         ("torch",),
         {"steps": STEPS, "seeds": arguments.seeds, "draws": arguments.draws, "effects": effects, "verdicts": verdicts,
-         "cpu_seconds": sum(each.ru_utime + each.ru_stime for each in used), "scores": scores},
+         "cpu_seconds": harness.cpu_seconds(), "scores": scores},
     )  # fmt: skip
 
 

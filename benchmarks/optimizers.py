@@ -18,15 +18,11 @@ CPU-seconds are those of the stage, on one thread. A call that was cut off resum
 import concurrent.futures
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks import harness
-from benchmarks.harness import HOME
 
 RATES = {"adamw": (1e-3, 2e-3, 4e-3), "muon": (4e-3, 8e-3, 16e-3), "normuon": (4e-3, 8e-3, 16e-3)}
 """Peak learning rates by optimizer. On the demo the best of Muon and NorMuon lies inside, and AdamW's is the lowest."""
@@ -57,14 +53,9 @@ def train(corpus, recipe):
     """Train once in a process of its own; return its figures."""
     with tempfile.TemporaryDirectory(prefix="caravan-optimizers-") as made:
         results = Path(made)
-        output = results / "milestone.json"
-        command = [sys.executable, "-m", "stages.pretrain", "--corpus", str(corpus.resolve())]
-        command += ["--until", str(recipe["steps"]), "--train-dir", str(results / "train"), "--output", str(output)]
-        command += ["--log", str(results / "log"), "--recipe", json.dumps(recipe)]
-        subprocess.run(
-            command, cwd=HOME, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, stderr=subprocess.DEVNULL
-        )
-        found = json.loads(output.read_text())["record"]
+        words = harness.training_words(corpus.resolve(), results, recipe)
+        harness.run_stage("pretrain", *words, OMP_NUM_THREADS="1")
+        found = json.loads((results / "milestone.json").read_text())["record"]
     by_source = {source: scores["loss_bits_per_byte"] for source, scores in found["validation"].items()}
     return {"loss_bits_per_byte": statistics.mean(by_source.values()), "cpu_seconds": found["cpu_seconds"]} | by_source
 

@@ -1,4 +1,4 @@
-"""Planned peak memory of training steps beside measured ones, on the CPU: six shapes and shardings.
+"""Planned peak memory of training steps beside measured ones, on the CPU: seven shapes and shardings.
 
     python -m benchmarks.plan                  # minutes on 2 cores
     python -m benchmarks.plan --cases tiny     # seconds: a smoke test
@@ -10,10 +10,8 @@ Buffers that libraries allocate elsewhere (oneDNN's, the Python process) are in 
 """
 
 import json
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -68,7 +66,7 @@ def recipe_of(name):
 
 
 def measure(name, output):
-    """Take steps as one rank of a case; the first one writes its peak in bytes."""
+    """Take steps as one rank of a case; the first one writes its peak in bytes to a file."""
     import torch
     import torch.distributed as dist
     from torch.profiler import ProfilerActivity, profile
@@ -93,7 +91,7 @@ def measure(name, output):
                 stepper.take(step, *batch)
         rank = dist.get_rank()
     if rank == 0:
-        output.write_text(json.dumps(peak_of(profiler)))
+        Path(output).write_text(json.dumps(peak_of(profiler)))
 
 
 def peak_of(profiler):
@@ -112,10 +110,8 @@ def measured(name):
     """Return the measured peak of a case in bytes."""
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "peak.json"
-        launch = ["workflow/launch", "--threads", "1", str(CASES[name][0]), "-m", "benchmarks.plan"]
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = os.environ | {"PATH": path, "PYTHONPATH": os.getcwd()}
-        subprocess.run([*launch, "--measure", name, "--output", str(output)], check=True, env=environment)
+        command = harness.launched(CASES[name][0], harness.command_of("plan", "measure", name, output))
+        subprocess.run(command, check=True, env=harness.environment())
         return json.loads(output.read_text())
 
 
@@ -135,11 +131,7 @@ def main():
     """Plan and measure all cases, print them, and write the JSON file."""
     parser = harness.parser_of(__doc__, "plan")
     parser.add_argument("--cases", choices=SETS, default="all")
-    parser.add_argument("--measure", choices=CASES, help="measure this case, as one of its ranks")
     arguments = parser.parse_args()
-    if arguments.measure:
-        measure(arguments.measure, arguments.output)
-        return
     cases = {}
     for name in SETS[arguments.cases]:
         cases[name] = case(name)

@@ -36,7 +36,6 @@ A name with a label is the same peer in another environment: torchtitan@datasets
 import collections
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -145,11 +144,10 @@ class Gauntlet:
         path.write_text(json.dumps(self.job | job), encoding="utf-8")
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
         command = [python_of(system, self.arguments.environments), *launch, "-m", "benchmarks.resume_peers", str(path)]
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         switches = {"TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(self.work / "datasets")}
         output = directory / f"output-{number}.txt"
         with open(output, "w", encoding="utf-8") as file:
-            environment = os.environ | threads | switches
+            environment = harness.environment(**harness.ONE_THREAD, **switches)
             process = subprocess.Popen(command, cwd=HOME, env=environment, stdout=file, stderr=file)
             try:
                 code, ended = process.wait(PATIENCE), ""
@@ -257,14 +255,12 @@ def check(arguments):
         if system != "caravan" and not arguments.environments:
             raise UserError(f"{system} needs --environments DIR with its environment DIR/{system}; --help has commands")
         python, packages = python_of(system, arguments.environments), PACKAGES[system.partition("@")[0]]
-        code = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-        try:
-            versions[system] = harness.last_json([python, "-c", code, *packages], stderr=subprocess.DEVNULL)
-        except (OSError, subprocess.CalledProcessError):
+        versions[system] = harness.versions_of(python, packages)
+        if len(versions[system]) < len(packages):
             raise UserError(
                 f"{python} has no {' and '.join(packages)}: make the environment of {system} by its command in "
                 "--help, or leave it out of --systems"
-            ) from None
+            )
     if "nanochat" in versions:
         checkout = checkout_of(arguments)
         if not (checkout / "nanochat/gpt.py").is_file():

@@ -2,8 +2,9 @@
 
     python -m benchmarks.resume_peers JOB    # one start of one training; benchmarks.resume calls it
 
-It runs in the environment of the peer, so it imports nothing of this checkout but for `caravan`. A training resumes
-from its newest checkpoint if there is one, in the way its own documentation names. What stands in for a GPU:
+It runs in the environment of the peer, so it imports nothing of this checkout but benchmarks.harness, and what
+`caravan` trains with. A training resumes from its newest checkpoint if there is one, in the way its own documentation
+names. What stands in for a GPU:
 
 - torchtitan: `Trainer` on the device cpu, with scaled_dot_product_attention for FlexAttention, which has no backward
   pass on a CPU. Documents fill a sample each, so both attend to the same tokens.
@@ -19,10 +20,17 @@ import signal
 import sys
 from pathlib import Path
 
+from benchmarks import harness
+
 BOS, EOS, FIRST, DIGIT = 1, 2, 3, 64
 """Tokens that begin and end a document, the first of the others, and the base of the two digits of its number."""
 
 LAYERS, WIDTH, HEADS, INTERMEDIATE, LEARNING_RATE = 2, 32, 4, 64, 1e-2
+MODEL = {
+    **{"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": HEADS},
+    "intermediate_size": INTERMEDIATE,
+}
+"""The Llama in the names of LlamaConfig."""
 
 
 class Recorder:
@@ -99,24 +107,14 @@ def caravan(job, record):
         return whole(trainer, *words, **names)
 
     whole, Trainer.train = Trainer.train, train
-    shape = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": HEADS}
-    shape |= {"intermediate_size": INTERMEDIATE, "max_position_embeddings": job["seq_len"]}
-    recipe = {"model": shape, "weights": {"web": 1}, "seq_len": job["seq_len"], "global_batch_size": job["batch"]}
+    model = MODEL | {"max_position_embeddings": job["seq_len"]}
+    recipe = {"model": model, "weights": {"web": 1}, "seq_len": job["seq_len"], "global_batch_size": job["batch"]}
     recipe |= {"dtype": "float32", "optimizer": {"learning_rate": LEARNING_RATE}, "schedule": {"warmup_steps": 5}}
     operation = {"steps": job["steps"], "micro_batch_size": job["micro_batch_size"]}
     operation["checkpoint"] = {"every": job["every"], "keep": 2, "asynchronous": False}
     operation["validation"] = {"every": job["steps"], "tokens": job["held_out"] * job["seq_len"]}
     directory = Path(job["directory"])
-    words = [
-        "--corpus",
-        f"{job['corpus']}/manifest.json",
-        "--until",
-        str(job["steps"]),
-        "--log",
-        str(directory / "log"),
-    ]
-    words += ["--train-dir", str(directory / "train"), "--output", str(directory / "milestone.json")]
-    words += ["--recipe", json.dumps(recipe), "--operation", json.dumps(operation)]
+    words = harness.training_words(f"{job['corpus']}/manifest.json", directory, recipe, operation)
     if code := pretrain.main(words):
         sys.exit(code)
     (metrics,) = directory.glob("train/*/metrics.jsonl")
@@ -130,7 +128,7 @@ def litgpt(job, record):
     from lightning.fabric.strategies import DDPStrategy
     from litdata import optimize
     from litdata.streaming import TokensLoader
-    from litgpt import Config, pretrain
+    from litgpt import pretrain
     from litgpt.args import EvalArgs, TrainArgs
     from litgpt.data import LitData
 
@@ -152,13 +150,9 @@ def litgpt(job, record):
     of_litgpt, pretrain.fit = pretrain.fit, fit
     of_lightning, lightning.Fabric = lightning.Fabric, fabric
     pretrain.save_hyperparameters = lambda *_: None  # reads the command line of litgpt
-    llama = {"rotary_percentage": 1.0, "parallel_residual": False, "bias": False}
-    llama |= {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP"}
-    sizes = {"n_layer": LAYERS, "n_embd": WIDTH, "n_head": HEADS, "intermediate_size": INTERMEDIATE}
-    vocabulary = {"vocab_size": job["vocab_size"], "padded_vocab_size": job["vocab_size"]}
     pretrain.setup(
         "resume",
-        Config(name="resume", block_size=length, **vocabulary, **sizes, **llama),
+        harness.litgpt_config(MODEL, job["vocab_size"], length),
         out_dir=Path(job["directory"]),
         precision="32-true",
         resume="auto",
@@ -203,9 +197,8 @@ def transformers(job, record):
             return {"input_ids": self.rows[number], "labels": self.rows[number]}
 
     set_seed(0)
-    sizes = {"vocab_size": job["vocab_size"], "hidden_size": WIDTH, "intermediate_size": INTERMEDIATE}
-    sizes |= {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "max_position_embeddings": job["seq_len"]}
-    model = LlamaForCausalLM(LlamaConfig(**sizes))
+    sizes = {"vocab_size": job["vocab_size"], "max_position_embeddings": job["seq_len"]}
+    model = LlamaForCausalLM(LlamaConfig(**MODEL, **sizes))
     arguments = TrainingArguments(
         output_dir=job["directory"],
         max_steps=job["steps"],

@@ -63,7 +63,7 @@ def main():
                 print("{:13} stalls {stall:6.2f} s, written after {written:6.2f} s".format(kind, **turn[kind]))
             turns.append(turn)
         turns = turns[1:]
-        medians = {kind: harness.median(turns, kind, "stall") for kind in KINDS}
+        medians = {kind: of_kind["stall"] for kind, of_kind in harness.medians(turns).items()}
         figures = {
             "state_bytes": sum(t.numel() * t.element_size() for kind in state.values() for t in kind.values()),
             "median_stall": medians,

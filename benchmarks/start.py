@@ -9,18 +9,13 @@ checkpoint's files in order. All take turns, so that other load on the machine s
 cache.
 """
 
-import json
-import os
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks import harness
 from benchmarks.convert import write_corpus
-from benchmarks.harness import HOME
 from stages.lib.run_directory import journal
 
 BYTES_PER_PARAMETER = 12
@@ -42,14 +37,10 @@ def train(corpus, place, model, until, ranks):
     """Train until a step; return (seconds until the end of the last step taken, its own seconds)."""
     recipe = {"model": model, "weights": {"texts": 1}, "seq_len": 32, "global_batch_size": 2, "dtype": "float32"}
     operation = {"steps": 1000, "micro_batch_size": 1, "validation": {"every": 1000, "tokens": 320}}
-    words = ["--corpus", corpus, "--until", until, "--train-dir", place / "train", "--log", place / "log"]
-    words += ["--output", place / f"{until}.json", "--recipe", json.dumps(recipe), "--operation", json.dumps(operation)]
-    launch = [sys.executable] if ranks == 1 else [HOME / "workflow/launch", "--threads", 1, ranks]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+    words = harness.training_words(corpus, place, recipe, operation, until)
+    command = harness.launched(ranks, harness.stage("pretrain", *words))
     begun = time.time()
-    command = [str(word) for word in [*launch, "-m", "stages.pretrain", *words]]
-    subprocess.run(command, cwd=HOME, env=environment, check=True, capture_output=True)
+    subprocess.run(command, env=harness.environment(OMP_NUM_THREADS="1"), check=True, capture_output=True)
     (directory,) = (place / "train").iterdir()
     steps = journal.read(directory / "metrics.jsonl", lambda entry: "loss" in entry)
     first = next(entry for entry in steps if entry["time"] > begun)
@@ -67,13 +58,12 @@ def read(directory):
     return time.perf_counter() - begun, total
 
 
-def turn(corpus, arguments, large):
-    """Return the figures of one turn. `large`: the run directory's parent of the large model, trained one step more."""
+def turn(corpus, arguments, large, until):
+    """Return the figures of one turn. `large`: the directory of the large model, trained one step more to `until`."""
     figures = {}
     for ranks in (1, 2):
         with tempfile.TemporaryDirectory() as place:
             figures[f"new run, {ranks} process{'es' * (ranks > 1)}"] = train(corpus, Path(place), TINY, 1, ranks)[0]
-    until = len(list(large.glob("*.json"))) + 1
     seconds, step, directory = train(corpus, large, model_of(arguments.megabytes), until, 1)
     if until > 1:
         figures["resume"] = seconds - step
@@ -92,9 +82,9 @@ def main():
         corpus = write_corpus(work / "corpus", 1, VOCABULARY)
         large = work / "large"
         large.mkdir()
-        turn(corpus, arguments, large)  # it makes the checkpoint
-        turns = [turn(corpus, arguments, large) for _ in range(arguments.repeats)]
-    medians = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+        turn(corpus, arguments, large, 1)  # it makes the checkpoint
+        turns = [turn(corpus, arguments, large, until) for until in range(2, arguments.repeats + 2)]
+    medians = harness.medians(turns)
     for name, value in medians.items():
         print(f"{name}: {value:,.2f}")
     harness.write(arguments.output, "start", ("torch",), {"medians": medians, "turns": turns})

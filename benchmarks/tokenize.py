@@ -17,7 +17,6 @@ import ctypes
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -26,8 +25,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import harness, texts
-from benchmarks.harness import HOME
-from benchmarks.tokenize_peers import ENCODERS, PEERS
 
 MODULES = {
     **{"megatron": ("sentencepiece",), "datatrove": ("datatrove", "tokenizers", "orjson")},
@@ -35,8 +32,10 @@ MODULES = {
 }
 """The packages that a peer imports."""
 
+ENCODERS = ("gigatoken", "sentencepiece", "tokenizers")
+
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER: orphans of a peer's process pool become our children
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HOME)}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def prepare(arguments):
@@ -44,17 +43,11 @@ def prepare(arguments):
     paths, content = texts.build(arguments.work / "texts", arguments.megabytes, arguments.processes)
     recipe = {"kind": "jsonl", "paths": list(map(str, paths)), "validation": 0.001}
     outputs = {"list": arguments.work / "list.json", "train_tokenizer": arguments.work / "tokenizer" / "manifest.json"}
-    run_stage("list", "--name", "texts", "--recipe", json.dumps(recipe), "--output", outputs["list"])
+    harness.run_stage("list", "--name", "texts", "--recipe", json.dumps(recipe), "--output", outputs["list"])
     sample = {"vocab_size": arguments.vocab_size, "sample": {"texts": 1}, "sample_mb": 30}
     given = ("--lists", outputs["list"], "--recipe", json.dumps(sample), "--output", outputs["train_tokenizer"])
-    run_stage("train_tokenizer", *given)
+    harness.run_stage("train_tokenizer", *given, **ENVIRONMENT)
     return paths, content
-
-
-def run_stage(name, *arguments):
-    """Run a stage to its end."""
-    command = [sys.executable, "-m", f"stages.{name}", *map(str, arguments)]
-    subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, stdout=sys.stderr)
 
 
 def commands_of(way, paths, arguments, output):
@@ -65,13 +58,13 @@ def commands_of(way, paths, arguments, output):
         recipe = json.dumps({"parts": arguments.processes})
         return [
             [
-                *(sys.executable, "-m", "stages.tokenize", *given, "--recipe", recipe, "--part", str(part)),
+                *harness.stage("tokenize", *given, "--recipe", recipe, "--part", part),
                 *("--output", output / f"{part:05d}.json", "--log", output / f"{part:05d}.log"),
             ]
             for part in range(arguments.processes)
         ]
-    given = ("--tokenizer", tokenizer, "--output", output, "--processes", str(arguments.processes))
-    return [[arguments.peers_python, "-m", "benchmarks.tokenize_peers", way, *paths, *given]]
+    words = (paths, tokenizer, output, arguments.processes)
+    return [harness.command_of("tokenize_peers", way, *words, python=arguments.peers_python)]
 
 
 def measured(commands, log):
@@ -81,7 +74,7 @@ def measured(commands, log):
     """
     begun, cpu_seconds, peak_mb = time.perf_counter(), 0.0, 0.0
     with open(log, "w") as file:
-        streams = {"stdout": file, "stderr": subprocess.STDOUT, "env": os.environ | ENVIRONMENT}
+        streams = {"stdout": file, "stderr": subprocess.STDOUT, "env": harness.environment(**ENVIRONMENT)}
         running = {subprocess.Popen([*map(str, command)], **streams).pid for command in commands}
     while True:
         try:
@@ -109,41 +102,31 @@ def take_turns(ways, paths, arguments):
             turns[-1][way] = took
             print(f"{way}: {took['seconds']:.1f} s, {took['cpu_seconds']:.1f} CPU-s, {took['peak_mb']:.0f} MB")
             if way not in digests:
-                digests[way] = json_of(arguments, way, "--output", output, "--digest")
+                digests[way] = called(arguments, "digest", way, output)
             shutil.rmtree(output)
     return turns, digests
 
 
-def json_of(arguments, *command):
-    """Return the JSON that benchmarks.tokenize_peers prints last; a process of its own keeps this one small."""
-    python = arguments.peers_python if command[0] in PEERS else sys.executable
-    return harness.last_json([python, "-m", "benchmarks.tokenize_peers", *command], env=os.environ | ENVIRONMENT)
+def called(arguments, function, way, *words):
+    """Return the result of a function of benchmarks.tokenize_peers; a process of its own keeps this one small."""
+    python = arguments.peers_python if way in MODULES else sys.executable
+    return harness.call("tokenize_peers", function, way, *words, python=python, variables=ENVIRONMENT)
 
 
 def copies(paths, work, repeats):
     """Return bytes per second of a copy of the texts in memory and in files: upper bounds of any tokenizer."""
     data = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
-    speeds_by_place = {"memory": [], "files": []}
+    turns = []
     for _ in range(repeats):
         begun = time.perf_counter()
         data.copy()
-        speeds_by_place["memory"].append(len(data) / (time.perf_counter() - begun))
-        begun = time.perf_counter()
+        copied = time.perf_counter()
         for path in paths:
             shutil.copyfile(path, work / "copy")
             (work / "copy").unlink()
-        speeds_by_place["files"].append(len(data) / (time.perf_counter() - begun))
-    return {name: statistics.median(speeds) for name, speeds in speeds_by_place.items()}
-
-
-def versions_of(python, names):
-    """Return {package: version} of the packages that are installed for this Python."""
-    code = (
-        "import importlib.metadata as m, json, sys\n"
-        "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"
-    )
-    every = harness.last_json([python, "-c", code])
-    return {name: every[name] for name in names if name in every}
+        ended = time.perf_counter()
+        turns.append({"memory": len(data) / (copied - begun), "files": len(data) / (ended - copied)})
+    return harness.medians(turns)
 
 
 def main():
@@ -159,11 +142,9 @@ def main():
     arguments.work = arguments.work.absolute()
     ctypes.CDLL(None).prctl(ADOPT, 1)
     paths, content = prepare(arguments)
-    named = versions_of(arguments.peers_python, sorted({name for names in MODULES.values() for name in names}))
-    missing = [peer for peer in PEERS if not set(MODULES[peer]) <= set(named)]
-    for peer in missing:
-        print(f"{peer} is not installed: skipped")
-    ways = ["caravan", *(peer for peer in PEERS if peer not in missing)]
+    packages = {name for names in MODULES.values() for name in names}
+    there = harness.installed(MODULES, arguments.peers_python)
+    ways = ["caravan", *there]
     turns, digests = take_turns(ways, paths, arguments)
     ours = digests["caravan"]
     for way, digest in digests.items():
@@ -174,14 +155,17 @@ def main():
         "tokens": ours["tokens"],
         "vocab_size": arguments.vocab_size,
         "processes": arguments.processes,
-        "peers": {"versions": named, "left_out": missing},
+        "peers": {
+            "versions": harness.versions_of(arguments.peers_python, packages),
+            "left_out": [peer for peer in MODULES if peer not in there],
+        },
         "ratios": {
             way: harness.speeds(turns, way) | {"peak_mb": harness.ratio(turns, "caravan", way, "peak_mb")}
             for way in ways[1:]
         },
         "copies_bytes_per_second": copies(paths, arguments.work, arguments.repeats),
         "encoders": {
-            name: json_of(arguments, name, paths[0], "--tokenizer", arguments.work / "tokenizer") for name in ENCODERS
+            name: called(arguments, "encoder", name, paths[0], arguments.work / "tokenizer") for name in ENCODERS
         },
         "turns": turns,
     }

@@ -1,17 +1,13 @@
 """Other tokenizers from jsonl to shards of token ids, each as its own documentation shows.
 
-    python -m benchmarks.tokenize_peers PEER TEXTS... --tokenizer DIRECTORY --output DIRECTORY --processes 2
-
-writes a peer's shards; with --digest, it prints their digest as a line of JSON. Every document ends with EOS.
+benchmarks.tokenize calls them in the environment of the peers. Every document ends with EOS.
 """
 
-import argparse
 import hashlib
 import itertools
 import json
 import multiprocessing
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +35,7 @@ class Megatron:
 
 def megatron(texts, tokenizer, output, processes):
     """Write tokens.bin, and tokens.idx with the lengths and offsets of the documents."""
-    encoder = Megatron(str(tokenizer / "tokenizer.model"))
+    encoder, output = Megatron(f"{tokenizer}/tokenizer.model"), Path(output)
     sizes = []
     with multiprocessing.Pool(processes, initializer=encoder.start) as pool, open(output / "tokens.bin", "wb") as file:
         for path in texts:
@@ -62,9 +58,9 @@ def datatrove(texts, tokenizer, output, processes):
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.tokens import DocumentTokenizer
 
-    reader = JsonlReader(str(texts[0].parent), glob_pattern="*.jsonl")
-    writer = DocumentTokenizer(str(output / "tokens"), str(tokenizer / "tokenizer.json"), eos_token="</s>", seed=0)
-    LocalPipelineExecutor([reader, writer], len(texts), processes, logging_dir=str(output / "logs")).run()
+    reader = JsonlReader(str(Path(texts[0]).parent), glob_pattern="*.jsonl")
+    writer = DocumentTokenizer(f"{output}/tokens", f"{tokenizer}/tokenizer.json", eos_token="</s>", seed=0)
+    LocalPipelineExecutor([reader, writer], len(texts), processes, logging_dir=f"{output}/logs").run()
 
 
 def datasets(texts, tokenizer, output, processes):
@@ -72,16 +68,15 @@ def datasets(texts, tokenizer, output, processes):
     import datasets as library
     import sentencepiece
 
-    model = str(tokenizer / "tokenizer.model")
-    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+    processor = sentencepiece.SentencePieceProcessor(model_file=f"{tokenizer}/tokenizer.model")
 
     def encode(batch):
         return {"ids": [[*ids, EOS] for ids in processor.encode(batch["text"])]}
 
     features = library.Features({"ids": library.List(library.Value("uint16"))})
-    found = library.load_dataset("json", data_files=list(map(str, texts)), split="train", cache_dir=output / "cache")
+    found = library.load_dataset("json", data_files=texts, split="train", cache_dir=f"{output}/cache")
     options = {"batched": True, "batch_size": BATCH, "remove_columns": ["text"], "features": features}
-    found.map(encode, num_proc=processes, **options).save_to_disk(output / "tokens")
+    found.map(encode, num_proc=processes, **options).save_to_disk(f"{output}/tokens")
 
 
 def litdata(texts, tokenizer, output, processes):
@@ -91,9 +86,9 @@ def litdata(texts, tokenizer, output, processes):
     from litdata import TokensLoader, optimize
 
     optimize(
-        fn=functools.partial(_documents_of, tokenizer / "tokenizer.model"),
-        inputs=list(map(str, texts)),
-        output_dir=str(output / "tokens"),
+        fn=functools.partial(_documents_of, f"{tokenizer}/tokenizer.model"),
+        inputs=texts,
+        output_dir=f"{output}/tokens",
         chunk_size=1 << 23,
         item_loader=TokensLoader(),
         num_workers=processes,
@@ -104,15 +99,15 @@ def _documents_of(model, path):
     import sentencepiece
     import torch
 
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             ids = processor.encode(json.loads(line)["text"], return_type="numpy")
             yield torch.from_numpy(np.append(ids, EOS).astype(np.uint16))
 
 
-def encoder(library, texts, tokenizer):
-    """Encode with one library in this process, and print {"tokens", "cpu_seconds"} of the encoding alone."""
+def encoder(library, path, tokenizer):
+    """Encode a file with one library in this process; return {"tokens", "cpu_seconds"} of the encoding alone."""
     import time
 
     import orjson
@@ -120,18 +115,17 @@ def encoder(library, texts, tokenizer):
     from stages.lib.tokenizer import fast
     from stages.lib.tokenizer.tokenizer import Tokenizer, package_encoder
 
-    ours = Tokenizer(tokenizer / "manifest.json")
+    ours = Tokenizer(Path(tokenizer, "manifest.json"))
     ways = {"gigatoken": fast.Encoder(ours).encode, "sentencepiece": ours.encode}
     encode = package_encoder(ours.package) if library == "tokenizers" else ways[library]
     tokens, used = 0, 0.0
-    for path in texts:
-        with open(path, "rb") as file:
-            while lines := list(itertools.islice(file, 100)):
-                batch = [orjson.loads(line)["text"] for line in lines]
-                begun = time.process_time()
-                tokens += sum(map(len, encode(batch)))
-                used += time.process_time() - begun
-    print(json.dumps({"tokens": tokens, "cpu_seconds": used}))
+    with open(path, "rb") as file:
+        while lines := list(itertools.islice(file, 100)):
+            batch = [orjson.loads(line)["text"] for line in lines]
+            begun = time.process_time()
+            tokens += sum(map(len, encode(batch)))
+            used += time.process_time() - begun
+    return {"tokens": tokens, "cpu_seconds": used}
 
 
 def ids_of(peer, output):
@@ -163,7 +157,7 @@ def ids_of(peer, output):
 def digest(peer, output):
     """Return {"documents", "tokens", "ids"} of a peer's shards: `ids` is a hash of all documents' ids in any order."""
     hashes, tokens = [], 0
-    for ids in ids_of(peer, output):
+    for ids in ids_of(peer, Path(output)):
         tokens += len(ids)
         begin = 0
         for end in np.flatnonzero(ids == EOS).tolist():
@@ -172,31 +166,3 @@ def digest(peer, output):
             begin = end + 1
     every = hashlib.sha256(b"".join(sorted(hashes))).hexdigest()
     return {"documents": len(hashes), "tokens": tokens, "ids": every}
-
-
-PEERS = {"megatron": megatron, "datatrove": datatrove, "datasets": datasets, "litdata": litdata}
-ENCODERS = ("gigatoken", "sentencepiece", "tokenizers")
-
-
-def main():
-    """Write or read the shards of one peer."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peer", choices=[*PEERS, *ENCODERS, "caravan"])
-    parser.add_argument("--tokenizer", type=Path)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--processes", type=int)
-    parser.add_argument("--digest", action="store_true")
-    parser.add_argument("texts", type=Path, nargs="*")
-    arguments = parser.parse_args()
-    if arguments.digest:
-        print(json.dumps(digest(arguments.peer, arguments.output)))
-    elif arguments.peer in ENCODERS:
-        encoder(arguments.peer, arguments.texts, arguments.tokenizer)
-    else:
-        PEERS[arguments.peer](arguments.texts, arguments.tokenizer, arguments.output, arguments.processes)
-
-
-if __name__ == "__main__":
-    # a peer's processes import this module again, by its own name and not as __main__
-    sys.modules["benchmarks.tokenize_peers"] = sys.modules["__main__"]
-    main()

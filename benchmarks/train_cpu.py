@@ -15,17 +15,17 @@ import sys
 import time
 
 from benchmarks import harness
+from benchmarks.harness import SIZES
 
-PEERS = {"caravan": "torch", "transformers": "transformers", "litgpt": "litgpt"}
-"""The package of each peer; ours needs only torch."""
+PEERS = {"caravan": ["torch"], "transformers": ["transformers"], "litgpt": ["litgpt"]}
+"""The packages of each peer; ours needs only torch."""
 
 WARM_UP = 2
 """Steps before the first that counts: in them the optimizer's state is allocated."""
 
-LAYERS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 SHAPES = {
-    "small": {"vocab_size": 32000, "rows": 8, "length": 512} | dict(zip(LAYERS, (6, 256, 4, 2, 688), strict=True)),
-    "tiny": {"vocab_size": 300, "rows": 2, "length": 32} | dict(zip(LAYERS, (1, 32, 2, 1, 48), strict=True)),
+    "small": {"vocab_size": 32000, "rows": 8, "length": 512} | dict(zip(SIZES, (6, 256, 4, 2, 688), strict=True)),
+    "tiny": {"vocab_size": 300, "rows": 2, "length": 32} | dict(zip(SIZES, (1, 32, 2, 1, 48), strict=True)),
 }
 """A Llama in the names of LlamaConfig, and a batch of `rows` x `length` tokens per step."""
 
@@ -39,7 +39,7 @@ def caravan(shape):
     from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
     def build():
-        model = Transformer(LlamaRecipe(**{name: shape[name] for name in LAYERS}), shape["vocab_size"])
+        model = Transformer(LlamaRecipe(**{name: shape[name] for name in SIZES}), shape["vocab_size"])
         initialize(model, seed=0)
         optimizer = registry.build(model, OptimizerRecipe())
         return model, optimizer, lambda tokens, targets: model(tokens, targets)[0] / targets.numel()
@@ -53,7 +53,7 @@ def transformers(shape):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     def build():
-        sizes = {name: shape[name] for name in ("vocab_size", *LAYERS)}
+        sizes = {name: shape[name] for name in ("vocab_size", *SIZES)}
         model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=shape["length"]))
 
         def loss(tokens, targets):
@@ -67,16 +67,11 @@ def transformers(shape):
 
 def litgpt(shape):
     """Return a function that builds litgpt's GPT in Llama's configuration, with the loss of its pretraining."""
-    from litgpt import GPT, Config
+    from litgpt import GPT
     from litgpt.utils import chunked_cross_entropy
 
     def build():
-        names = dict(zip(("n_layer", "n_embd", "n_head", "n_query_groups", "intermediate_size"), LAYERS, strict=True))
-        llama = {"rotary_percentage": 1.0, "parallel_residual": False, "bias": False}
-        llama |= {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP"}
-        vocabulary = {"vocab_size": shape["vocab_size"], "padded_vocab_size": shape["vocab_size"]}
-        sizes = {theirs: shape[ours] for theirs, ours in names.items()}
-        model = GPT(Config(**vocabulary, **sizes, block_size=shape["length"], **llama))
+        model = GPT(harness.litgpt_config(shape, shape["vocab_size"], shape["length"]))
         return model, _adamw(model), lambda tokens, targets: chunked_cross_entropy(model(tokens), targets)
 
     return build
@@ -89,7 +84,7 @@ def _adamw(model):
 
 
 def train(peer, shape, threads):
-    """Take a step per line of stdin and print its time; print the size at the end of stdin. Output is lines of JSON."""
+    """Take a step per line of stdin and print its time as a line of JSON; return the size at the end of stdin."""
     import torch
 
     torch.set_num_threads(threads)
@@ -97,8 +92,8 @@ def train(peer, shape, threads):
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports a part of torch
     imported_mb = harness.memory_mb("VmRSS")
     torch.manual_seed(0)
+    tokens = torch.randint(0, shape["vocab_size"], (shape["rows"], shape["length"] + 1))  # before any peer's weights
     model, optimizer, loss_of = build()
-    tokens = torch.randint(0, shape["vocab_size"], (shape["rows"], shape["length"] + 1))
     for _ in sys.stdin:
         begun, used = time.perf_counter(), time.process_time()
         loss = loss_of(tokens[:, :-1], tokens[:, 1:])
@@ -109,7 +104,7 @@ def train(peer, shape, threads):
         print(json.dumps({"loss": loss.item(), "seconds": seconds, "cpu_seconds": cpu_seconds}), flush=True)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     peak_mb = harness.memory_mb("VmHWM") - imported_mb
-    print(json.dumps({"parameters": parameters, "imported_mb": imported_mb, "peak_mb": peak_mb}), flush=True)
+    return {"parameters": parameters, "imported_mb": imported_mb, "peak_mb": peak_mb}
 
 
 def main():
@@ -118,18 +113,13 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--repeats", type=int, default=15, help="steps of each peer that count")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--only", choices=PEERS, help="train this peer in this process, one step per line of stdin")
     arguments = parser.parse_args()
-    if arguments.only:
-        train(arguments.only, SHAPES[arguments.shape], arguments.threads)
-        return
     peers, shape = harness.installed(PEERS), SHAPES[arguments.shape]
-    options = [f"--shape={arguments.shape}", f"--threads={arguments.threads}"]
-    commands = {peer: harness.module("train_cpu", *options, f"--only={peer}") for peer in peers}
+    commands = {peer: harness.command_of("train_cpu", "train", peer, shape, arguments.threads) for peer in peers}
     turns, sizes = harness.take_turns(commands, arguments.repeats, WARM_UP)
-    ratios = {}
+    medians, ratios = harness.medians(turns), {}
     for peer, size in sizes.items():
-        speed = shape["rows"] * shape["length"] / harness.median(turns, peer, "seconds")
+        speed = shape["rows"] * shape["length"] / medians[peer]["seconds"]
         print(f"{peer:13} {speed:9,.0f} tokens/s {size['peak_mb']:7,.0f} MB above its imports")
         if size["parameters"] != sizes["caravan"]["parameters"]:
             raise AssertionError(f"{peer} has {size['parameters']} parameters, ours {sizes['caravan']['parameters']}")
@@ -137,7 +127,7 @@ def main():
             ratios[peer] = harness.speeds(turns, peer) | {"peak_mb": sizes["caravan"]["peak_mb"] / size["peak_mb"]}
     harness.print_ratios(ratios)
     figures = {"shape": shape, "threads": arguments.threads, "ratios": ratios, "sizes": sizes, "turns": turns}
-    harness.write(arguments.output, "train_cpu", sorted({PEERS[peer] for peer in peers}), figures)
+    harness.write(arguments.output, "train_cpu", sorted(package for peer in peers for package in PEERS[peer]), figures)
 
 
 if __name__ == "__main__":

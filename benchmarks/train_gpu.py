@@ -67,21 +67,20 @@ def model_of(name):
     return recipe.load(ARCHITECTURES, keys, name), vocab_size
 
 
-def recipe_of(arguments):
-    """Return the training recipe of the options."""
-    data = {
-        "steps": WARM_UP + arguments.steps,
-        "seq_len": arguments.seq_len,
-        "global_batch_size": arguments.micro_batch_size * arguments.accumulation,
-        "micro_batch_size": arguments.micro_batch_size,
-        "weights_dtype": arguments.weights_dtype,
-        "optimizer": {"state_dtype": arguments.state_dtype},
-        "activation_checkpointing": {"mode": arguments.activation_checkpointing},
-        "compile": arguments.compile,
-        "float8": arguments.float8,
-        "cuda_graphs": arguments.cuda_graphs,
+def keys_of(options, steps, mode, compiled):
+    """Return the keys of the training recipe of the options of this command, or of a cell of benchmarks.gpu.speed."""
+    return {
+        "steps": steps,
+        "seq_len": options.seq_len,
+        "global_batch_size": options.micro_batch_size * options.accumulation,
+        "micro_batch_size": options.micro_batch_size,
+        "weights_dtype": options.weights_dtype,
+        "optimizer": {"state_dtype": options.state_dtype},
+        "activation_checkpointing": {"mode": mode},
+        "compile": compiled,
+        "float8": options.float8,
+        "cuda_graphs": options.cuda_graphs,
     }
-    return recipe.load(TrainRecipe, data, "benchmark")
 
 
 def measure(stepper, samples, train_recipe, throughput, device):
@@ -171,7 +170,9 @@ def main():
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
     arguments = parser.parse_args()
     model_config, vocab_size = model_of(arguments.shape)
-    train_recipe = recipe_of(arguments)
+    mode = arguments.activation_checkpointing
+    keys = keys_of(arguments, WARM_UP + arguments.steps, mode, arguments.compile)
+    train_recipe = recipe.load(TrainRecipe, keys, "benchmark")
     with process_group() as device, attention(arguments.attention):
         length = arguments.document_length
         check_device(train_recipe, model_config, device, length is not None)
@@ -179,9 +180,7 @@ def main():
         samples = DummySamples(vocab_size, train_recipe.seq_len, train_recipe.seed, length)
         state.init_weights()
         stepper = Stepper(train_recipe, state, device, None if length is None else DOCUMENT_END)
-        throughput = Throughput(
-            model_config, vocab_size, train_recipe.seq_len, 1, device, (arguments.activation_checkpointing, None)
-        )
+        throughput = Throughput(model_config, vocab_size, train_recipe.seq_len, 1, device, (mode, None))
         entries = measure(stepper, samples, train_recipe, throughput, device)
         if arguments.profile:
             profile(stepper, samples, train_recipe, device, arguments.profile)

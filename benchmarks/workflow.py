@@ -12,7 +12,6 @@ processes. After it, `snakemake all` has nothing to do.
 import argparse
 import collections
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -21,8 +20,7 @@ import yaml
 from benchmarks import harness
 from benchmarks.harness import HOME
 
-SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", HOME / "workflow/Snakefile"]
-SNAKEMAKE += ["--profile", HOME / "profiles/local"]
+PROFILE = ("--profile", HOME / "profiles/local")
 
 
 def default_config():
@@ -60,18 +58,18 @@ def of_jobs(_, number):
 def plan(config):
     """Return the times of a plan; `config`: None for the default."""
     with tempfile.TemporaryDirectory() as place:
-        given = []
+        path = None
         if config is not None:
             path = Path(place, "config.yaml")
             path.write_text(yaml.safe_dump(config), encoding="utf-8")
-            given = ["--configfile", path]
-        return harness.timed([*SNAKEMAKE, "--directory", place, "-n", "--quiet", "rules", "all", *given])
+        words = (*PROFILE, "-n", "--quiet", "rules", "all")
+        return harness.timed(harness.snakemake(place, *words, config=path))
 
 
 def demo():
     """Return the times of the demo, of its stages by their manifests, and of a run with nothing to do."""
     with tempfile.TemporaryDirectory() as place:
-        command = [*SNAKEMAKE, "--directory", place, "all"]
+        command = harness.snakemake(place, *PROFILE, "all")
         whole = harness.timed(command)
         return {"whole": whole, "stages": stages_of(Path(place, "results")), "again": harness.timed(command)}
 
@@ -109,10 +107,7 @@ def main():
         }
         configs |= {f"{jobs:,} jobs": of_jobs(place, jobs) for jobs in arguments.jobs}
         turns = [{name: plan(config) for name, config in configs.items()} for _ in range(arguments.repeats)]
-    plans = {
-        name: {figure: harness.median(turns, name, figure) for figure in ("seconds", "cpu_seconds", "peak_bytes")}
-        for name in configs
-    }
+    plans = harness.medians(turns)
     figures = {"plans": plans, "turns": turns} | ({"demo": demo()} if arguments.demo else {})
     for name, times in plans.items():
         print("plan of {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **times))

@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import train_gpu
+from benchmarks import harness, train_gpu
 from benchmarks.dummy import DummySamples
 from benchmarks.gpu import speed
 from benchmarks.gpu.session import GIB, Step, StepError, require
@@ -97,8 +97,7 @@ def build(torch, arguments, device):
     # its own sdpa under another name, for which it makes no mask: a compiled model's would rule out flash attention
     AttentionInterface.register("sdpa_causal", sdpa_attention_forward)
     ours, vocab_size = train_gpu.model_of(arguments.shape)
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
-    keys = {name: getattr(ours, name) for name in (*names, "tie_word_embeddings")}
+    keys = {name: getattr(ours, name) for name in (*harness.SIZES, "tie_word_embeddings")}
     config = LlamaConfig(vocab_size=vocab_size, use_cache=False, attn_implementation="sdpa_causal", **keys)
     torch.set_default_dtype(getattr(torch, arguments.weights_dtype))
     with torch.device(device):

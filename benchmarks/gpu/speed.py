@@ -142,19 +142,8 @@ def check_memory(session, total):
 def subject_of(cell):
     """Return the training whose step a cell takes."""
     model, vocab_size = train_gpu.shape_of(cell.shape)
-    keys = {
-        "steps": 10,
-        "seq_len": cell.seq_len,
-        "global_batch_size": cell.micro_batch_size * cell.accumulation,
-        "micro_batch_size": cell.micro_batch_size,
-        "weights_dtype": cell.weights_dtype,
-        "optimizer": {"state_dtype": cell.state_dtype},
-        "activation_checkpointing": {"mode": cell.mode},
-        "float8": cell.float8,
-        "cuda_graphs": cell.cuda_graphs,
-        "compile": "--no-compile" not in cell.more,
-        "document_mask": cell.document_length is not None,
-    }
+    keys = train_gpu.keys_of(cell, 10, cell.mode, "--no-compile" not in cell.more)
+    keys["document_mask"] = cell.document_length is not None
     return subject.Subject(subject.load("pretrain", keys, model, vocab_size, cell.shape), 1, 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks import harness, loader, texts
+from benchmarks import evaluate, harness, loader, texts
 from benchmarks.dummy import DOCUMENT_END, DummySamples
 from stages.lib.tokens.loader import Prefetch
 from tests.helpers import evaluations
@@ -116,13 +116,18 @@ def test_the_memory_of_lora_and_of_a_full_training(run):
     assert found["ratio"] == pytest.approx(lora["peak_mb"] / full["peak_mb"], rel=1e-5)
 
 
-@pytest.mark.long  # each training imports torch
-def test_optimizers_are_compared_at_their_best_learning_rate(run, corpus, tmp_path):
+@pytest.fixture
+def tiny(corpus, tmp_path):
+    """The options of a benchmark that trains the run of a config, for a tiny model and one seed."""
     config = tmp_path / "config.yaml"
     pretrain = {key: value for key, value in RECIPE.items() if key != "model"} | OPERATION | {"milestones": [30]}
     config.write_text(yaml.safe_dump({"runs": {"tiny": {"model": RECIPE["model"], "pretrain": pretrain}}}))
-    options = ["--corpus", corpus, "--config", config, "--run", "tiny", "--steps", 3, "--seeds", 5]
-    found = run("optimizers", *options, "--learning-rates", 1e-6, 1e-2)[1]
+    return ["--corpus", corpus, "--config", config, "--run", "tiny", "--seeds", 5]
+
+
+@pytest.mark.long  # each training imports torch
+def test_optimizers_are_compared_at_their_best_learning_rate(run, tiny):
+    found = run("optimizers", *tiny, "--steps", 3, "--learning-rates", 1e-6, 1e-2)[1]
     runs = [run for run in found["runs"] if run["steps"] == 3]
     losses = {(run["optimizer"], run["learning_rate"]): run["loss_bits_per_byte"] for run in runs}
     assert len({losses[optimizer, 1e-2] for optimizer in found["equal_steps"]}) == 3
@@ -174,6 +179,11 @@ def test_saves_beside_each_other(run):
     assert 3e6 < found["state_bytes"] < 5e6
     assert found["ratio"] > 0
     assert [turn.keys() for turn in found["turns"]] == [{"synchronous", "asynchronous"}] * 2
+
+
+def test_the_model_that_is_scored_by_default_is_the_last_of_the_demo():
+    pretrain = yaml.safe_load((HOME / "config/config.yaml").read_text())["runs"]["base"]["pretrain"]
+    assert f"/export/{pretrain['milestones'][-1]:08d}/" in evaluate.EXPORT
 
 
 @pytest.mark.long
@@ -268,13 +278,9 @@ def test_near_duplicates(run):
 
 
 @pytest.mark.long  # each training imports torch, transformers' its libraries
-def test_learning_per_cpu_second_beside_peers(run, corpus, tmp_path):
-    config = tmp_path / "config.yaml"
-    pretrain = {key: value for key, value in RECIPE.items() if key != "model"} | OPERATION | {"milestones": [30]}
-    config.write_text(yaml.safe_dump({"runs": {"tiny": {"model": RECIPE["model"], "pretrain": pretrain}}}))
-    options = ["--corpus", corpus, "--config", config, "--run", "tiny", "--seeds", 5, "--cpu-seconds", 0.5]
-    options += ["--systems", "caravan", "litgpt", "transformers", "--learning-rates", 1e-2]
-    printed, found = run("learning", *options, "--points", 2)
+def test_learning_per_cpu_second_beside_peers(run, tiny, tmp_path):
+    options = ["--systems", "caravan", "litgpt", "transformers", "--learning-rates", 1e-2, "--cpu-seconds", 0.5]
+    printed, found = run("learning", *tiny, *options, "--points", 2)
     assert "litgpt is not installed and left out: pip install litgpt" in printed
     assert set(found["summary"]) == {"caravan", "transformers", "transformers, best of 1"}
     parameters = {name: row["parameters"] for name, row in found["summary"].items()}

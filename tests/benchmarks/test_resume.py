@@ -30,7 +30,7 @@ def test_a_mistake_is_one_sentence(words, message, capsys):
     assert message in refused(capsys, *words)
 
 
-def test_a_missing_environment_is_one_sentence(tmp_path, capsys):
+def test_a_missing_environment_or_checkout_is_one_sentence(tmp_path, capsys):
     place = tmp_path / "torchtitan/bin/python"
     words = ["--systems", "torchtitan", "--environments", tmp_path]
     for _ in ("no Python", "a Python without the package"):
@@ -39,9 +39,6 @@ def test_a_missing_environment_is_one_sentence(tmp_path, capsys):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.exists() or place.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
         place.chmod(0o755)
-
-
-def test_a_missing_checkout_is_one_sentence(tmp_path, capsys):
     place = tmp_path / "nanochat/bin/python"
     place.parent.mkdir(parents=True)
     place.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
