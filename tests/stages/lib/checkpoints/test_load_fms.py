@@ -2,20 +2,28 @@
 
 import dataclasses
 import pickle
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties  # those of DCP before torch 2.3
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from stages.lib.checkpoints import find_model, model_files
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model import key_table
 from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
+from stages.lib.model.transformer import Block
 from tests.helpers.export_cases import CASES, recipe_of
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
@@ -80,7 +88,7 @@ def test_a_tied_head_may_be_the_only_name(tmp_path, name):
 
 @pytest.mark.long
 def test_fsdp_on_two_ranks_gives_the_bits_that_were_saved(tmp_path):
-    run_on(2, "tests.helpers.fsdp_checkpoint", tmp_path)
+    run_on(2, "tests.stages.lib.checkpoints.test_load_fms", tmp_path)
     expected = torch.load(tmp_path / "whole.pth", weights_only=True)
     assert len(list((tmp_path / "step_7_ckp").glob("*.distcp"))) == 2
     assert_equal_bits(read(tmp_path / "step_7_ckp"), expected)
@@ -331,3 +339,25 @@ def test_the_digest_is_that_of_the_files_with_tensors(tmp_path):
     (data,) = other.glob("*.distcp")
     data.write_bytes(data.read_bytes() + b"0")
     assert model_files.digest_of(one, "--initial") != model_files.digest_of(other, "--initial")
+
+
+def save_under_fsdp(directory):
+    """Save a model under FSDP on these ranks as fms-fsdp does, and its whole state dict."""
+    model = random_model(RECIPE, VOCABULARY)
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), directory / "whole.pth")
+    policy = ModuleWrapPolicy({Block})
+    sharded = FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(sharded.parameters())
+    with FullyShardedDataParallel.state_dict_type(sharded, StateDictType.SHARDED_STATE_DICT):
+        state = {
+            "model_state": sharded.state_dict(),
+            "optimizer_state": FullyShardedDataParallel.sharded_optim_state_dict(sharded, optimizer),
+        }
+        writer = dcp.FileSystemWriter(directory / "step_7_ckp", single_file_per_rank=True)
+        dcp.save(state, storage_writer=writer)
+
+
+if __name__ == "__main__":
+    with process_group():
+        save_under_fsdp(Path(sys.argv[1]))

@@ -1,21 +1,28 @@
 """Muon: its orthogonalization, its step against torch.optim.Muon on transformers' matrices, its state."""
 
+import contextlib
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.optim import _muon as torch_muon
 
-from stages.lib import recipe
+from stages.lib import recipe, stage
 from stages.lib.distributed import row_exchange
+from stages.lib.distributed.process_group import process_group
 from stages.lib.distributed.row_exchange import Matrix
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export import hf_tensors
 from stages.lib.model import key_table
-from stages.lib.model.architectures import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES, LlamaRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
+from stages.lib.training import parallelize
 from stages.lib.training.optimizers import muon, registry
 from stages.lib.training.optimizers.optimizer import set_learning_rate
-from stages.lib.training.optimizers.recipe import OptimizerRecipe
+from stages.lib.training.optimizers.recipe import MATRIX_OPTIMIZERS, OptimizerRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 from tests.helpers.ranks import run_module
 from tests.helpers.training import MODEL, MODELS
 
@@ -215,8 +222,76 @@ def assert_equal(ours, theirs):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_sharded_steps_are_those_of_one_rank(ranks):
-    code, printed = run_module(ranks, "tests.stages.lib.training.sharded_optimizer", [])
+    code, printed = run_module(ranks, "tests.stages.lib.training.optimizers.test_muon", [])
     assert code == 0, printed
+
+
+TINY = LlamaRecipe(
+    num_hidden_layers=3, hidden_size=6, num_attention_heads=3, num_key_value_heads=1, intermediate_size=5
+)
+# each shard is whole vectors of the CPU, whose kernel rounds the rest of a tensor otherwise
+ALIGNED = LlamaRecipe(num_hidden_layers=1, hidden_size=64, num_attention_heads=4, intermediate_size=48)
+SHARDINGS = [{"sharding": "full"}, {"sharding": "none"}, {"sharding": "hybrid-full", "shard_degree": 2}]
+OF_MATRICES = [OptimizerRecipe(name=name, learning_rate=0.1) for name in MATRIX_OPTIMIZERS]
+
+
+def stepped(device, keys, model_config, optimizer, dtype):
+    """(Whole weights and state after three steps, the optimizer); without `keys` the model is not sharded.
+
+    Shards are uneven, and some are empty on four ranks; weights in bfloat16 are rounded by chance. The second of the
+    steps is skipped.
+    """
+    with torch.device("meta"):
+        model = Transformer(model_config, 13).to(dtype)
+    if keys:
+        train = TrainRecipe(steps=1, seq_len=48, global_batch_size=4, dtype=str(dtype).split(".")[1], **keys)
+        parallelize.shard(model, train, device)
+    else:
+        model.to_empty(device=device)
+    initialize(model, seed=3)
+    built = registry.build(model, optimizer)
+    for skipped in (False, True, False):
+        for parameter in model.parameters():
+            grown = parameter.detach() ** 2 + parameter.detach()
+            parameter.grad = torch.full_like(parameter, float("nan")) if skipped else grown
+        registry.skip_if(built, torch.tensor(float(skipped)))
+        built.step()
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    for name, state in states(model, built).items():
+        tensors |= {f"{name} {key}": tensor for key, tensor in state.items()}
+    whole = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in tensors.items()}
+    return whole, built
+
+
+@contextlib.contextmanager
+def smallest_rounds():
+    """Let each owner have one matrix per round."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_exchange, "OWNED_BYTES", 1)
+        yield
+
+
+def check_shardings(device):
+    """On each rank: steps of a sharded model are those of a whole one, with every sharding and optimizer."""
+    shardings = SHARDINGS[: None if dist.get_world_size() == 4 else 2]
+    for optimizer in OF_MATRICES:
+        expected, _ = stepped(device, {}, TINY, optimizer, torch.float64)
+        assert all(tensor.isfinite().all() for tensor in expected.values())
+        for keys in shardings:
+            for rounds, expected_rounds in ((contextlib.nullcontext(), 1), (smallest_rounds(), None)):
+                with rounds:
+                    found, built = stepped(device, keys, TINY, optimizer, torch.float64)
+                num_rounds = len(built.optimizers[0].exchange.rounds)
+                assert num_rounds == expected_rounds or num_rounds > 1
+                for name, tensor in expected.items():
+                    torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-13, msg=f"{keys}: {name}")
+    for state, dtype in (("float32", torch.float32), ("bfloat16", torch.float32), ("bfloat16", torch.bfloat16)):
+        adamw = OptimizerRecipe(state_dtype=state)
+        expected, _ = stepped(device, {}, ALIGNED, adamw, dtype)
+        assert all(tensor.isfinite().all() for tensor in expected.values())
+        for keys in shardings:
+            found, _ = stepped(device, keys, ALIGNED, adamw, dtype)
+            assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), keys
 
 
 def test_work_is_balanced_among_ranks_and_rounds_need_little_memory():
@@ -264,3 +339,9 @@ def test_defaults_of_muon_are_those_of_torch_except_the_learning_rate():
     assert ours == {name: theirs[name] for name in ours}
     assert (theirs["ns_coefficients"], theirs["eps"]) == (muon.COEFFICIENTS, muon.EPS)
     assert built.muon.adjust_lr_fn == "match_rms_adamw"
+
+
+if __name__ == "__main__":
+    with process_group() as on_device:
+        check_shardings(on_device)
+    stage.leave(0)
