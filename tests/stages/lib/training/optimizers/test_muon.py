@@ -147,30 +147,27 @@ def test_embedding_head_and_norms_are_updated_by_adamw(tied):
 def test_momentum_has_half_the_bytes_of_adamws_moments(state_dtype, dtype):
     model = small_model()
     muon, adamw = (registry.build(model, OptimizerRecipe(name=n, state_dtype=state_dtype)) for n in ("muon", "adamw"))
-    before = {name: (state.keys(), *map(torch.clone, state.values())) for name, state in states(model, muon).items()}
+    before = {
+        name: (state.keys(), *map(torch.clone, state.values()))
+        for name, state in registry.named_state(model, muon).items()
+    }
     set_gradients(model, 1)
     muon.step()
-    for name, state in states(model, muon).items():
+    for name, state in registry.named_state(model, muon).items():
         parameter = model.get_parameter(name)
         is_matrix = "layers" in name and parameter.dim() == 2
         assert muon.state_bytes(parameter) * (2 if is_matrix else 1) == adamw.state_bytes(parameter)
-        assert before[name][0] == state.keys() == ({"momentum_buffer"} if is_matrix else {"step", *moments(adamw)})
+        assert (
+            before[name][0]
+            == state.keys()
+            == ({"momentum_buffer"} if is_matrix else adamw.empty_state(parameter).keys())
+        )
         for first, tensor in zip(before[name][1:], state.values(), strict=True):
             assert not first.any()
             assert (first.shape, first.dtype) == (tensor.shape, tensor.dtype)
         kept = [tensor for tensor in state.values() if tensor.shape == parameter.shape]
         assert {tensor.dtype for tensor in kept} == {dtype}
         assert sum(tensor.element_size() for tensor in kept) == muon.state_bytes(parameter)
-
-
-def moments(adamw):
-    """The names of AdamW's moments."""
-    return adamw.empty_state(torch.zeros(2)).keys() - {"step"}
-
-
-def states(model, built):
-    """{name: state} of all parameters."""
-    return registry.named_state(model, built)
 
 
 def test_steps_with_the_momentum_in_bfloat16_stay_near_the_others():
@@ -201,23 +198,21 @@ def test_flagged_step_changes_nothing_and_the_next_goes_on(name, state_dtype):
                 parameter.grad.fill_(float("nan"))
             registry.skip_if(built, torch.ones((), dtype=torch.float64))
             built.step()
-            assert_equal(everything(model, built), before)
+            assert all(map(torch.equal, everything(model, built), before))
             registry.skip_if(built, torch.zeros(()))
         set_gradients(model, 2)
         built.step()
         results.append(everything(model, built))
-    assert_equal(*results)
+    assert all(map(torch.equal, *results))
 
 
 def everything(model, built):
     """All that a step changes."""
-    tensors = [*model.parameters(), *(tensor for state in states(model, built).values() for tensor in state.values())]
+    tensors = [
+        *model.parameters(),
+        *(tensor for state in registry.named_state(model, built).values() for tensor in state.values()),
+    ]
     return [tensor.detach().clone() for tensor in tensors]
-
-
-def assert_equal(ours, theirs):
-    for our, their in zip(ours, theirs, strict=True):
-        assert torch.equal(our, their)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -257,7 +252,7 @@ def stepped(device, keys, model_config, optimizer, dtype):
         registry.skip_if(built, torch.tensor(float(skipped)))
         built.step()
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    for name, state in states(model, built).items():
+    for name, state in registry.named_state(model, built).items():
         tensors |= {f"{name} {key}": tensor for key, tensor in state.items()}
     whole = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in tensors.items()}
     return whole, built
