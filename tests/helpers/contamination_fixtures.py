@@ -6,7 +6,7 @@ import json
 from stages.lib import manifest
 from stages.lib.contamination import items
 from stages.lib.sources.entries import split_of
-from tests.helpers.data_fixtures import listed, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, write_jsonl
 
 SHARE = 0.1
 
@@ -38,8 +38,7 @@ def source_of(root, name, train, validation=("some validation text",)):
     keys = {split: _key(split) for split in ("train", "validation")}
     entries = [{"text": text, "key": keys["train"]} for text in train]
     entries += [{"text": text, "key": keys["validation"]} for text in validation]
-    path = write_jsonl(root / f"{name}.jsonl", entries)
-    return listed(root, name, {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": SHARE})
+    return lines_listed(root, entries, name, split_field="key", validation=SHARE)
 
 
 def _key(split):

@@ -109,24 +109,23 @@ def of_parts(stage, directory, lists, num_parts=1, **options):
     ]
 
 
-def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, tokenizer_recipe=None, **tokenize_recipe):
-    """Make a corpus of about 40,000 tokens per source below `directory` (two seconds); return the path of its manifest.
+def corpus_of(directory, entries, tokenizer_recipe, validation=0.15, **tokenize_recipe):
+    """Make a corpus of {source: entries of a JSON lines file} below `directory`; return the path of its manifest.
 
-    The tokenizer is directory/tokenizers/main/manifest.json; `tokenizer_recipe`: further keys of its recipe.
-    `tokenize_recipe`: keys of TokenizeRecipe.
+    The tokenizer is directory/tokenizers/main/manifest.json.
     """
-    lists = {}
-    for name in SOURCES:
-        lists[name] = lines_listed(directory, texts(name, documents), name, validation=validation)
-    recipe = {
-        "vocab_size": vocab_size,
-        "sample": dict.fromkeys(SOURCES, 1),
-        "sample_mb": 0.1,
-        **(tokenizer_recipe or {}),
-    }
+    lists = {name: lines_listed(directory, lines, name, validation=validation) for name, lines in entries.items()}
+    recipe = {"sample": dict.fromkeys(entries, 1), "sample_mb": 0.1, **tokenizer_recipe}
     tokenizer = trained(directory, [*lists.values()], **recipe)
-    parts = [part for name in SOURCES for part in tokenized(directory, name, lists[name], tokenizer, **tokenize_recipe)]
+    parts = [part for name in entries for part in tokenized(directory, name, lists[name], tokenizer, **tokenize_recipe)]
     return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")
+
+
+def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, tokenizer_recipe=None, **tokenize_recipe):
+    """Make a corpus of about 40,000 tokens per source below `directory` (two seconds), as `corpus_of` does."""
+    entries = {name: texts(name, documents) for name in SOURCES}
+    recipe = {"vocab_size": vocab_size, **(tokenizer_recipe or {})}
+    return corpus_of(directory, entries, recipe, validation, **tokenize_recipe)
 
 
 def refused(capsys, stage, **options):

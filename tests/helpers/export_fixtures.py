@@ -1,13 +1,9 @@
 """A small tokenizer, corpus and checkpoint, inputs of convert and evaluate; the weights are random."""
 
-import io
-import json
 import random
 import shutil
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import torch
 
 from stages.lib import files, manifest
@@ -17,8 +13,7 @@ from stages.lib.distributed.process_group import process_group
 from stages.lib.huggingface import config_json
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens.corpus import BYTES_OF_IDS
+from tests.helpers.data_fixtures import corpus_of
 
 MODEL = {
     "num_hidden_layers": 2,
@@ -48,122 +43,10 @@ def documents(source, count=12, lines=80):
     return [(f"{source}/{number}.py", document(chance, lines)) for number in range(count)]
 
 
-def write_tokenizer(directory, texts):
-    """Train a SentencePiece model and package it for transformers; returns the manifest's path."""
-    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
-
-    directory.mkdir(parents=True)
-    trained = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),  # whole texts: a piece may hold a line end
-        model_writer=trained,
-        vocab_size=VOCABULARY,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        add_dummy_prefix=False,
-        split_digits=True,
-        allow_whitespace_only_pieces=True,
-        num_threads=1,
-        minloglevel=2,
-        hard_vocab_limit=False,
-    )
-    (directory / "tokenizer.model").write_bytes(trained.getvalue())
-    pieces = SentencePieceProcessor(model_proto=trained.getvalue())
-    names = [pieces.id_to_piece(number) for number in range(pieces.get_piece_size())]
-    ids = {name: number for number, name in enumerate(names)}
-    merges = []
-    for name, number in ids.items():
-        for at in range(1, len(name)):
-            left, right = name[:at], name[at:]
-            if left in ids and right in ids:
-                merges.append((number, ids[left], ids[right], left, right))
-    merges = [(left, right) for *_, left, right in sorted(merges)]
-    model = models.BPE(vocab=ids, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    made = Tokenizer(model)
-    made.normalizer = normalizers.Replace(" ", "\u2581")
-    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
-    made.add_special_tokens([AddedToken(name, normalized=False) for name in ("<unk>", "<s>", "</s>")])
-    made.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
-    made.save(str(directory / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "split_special_tokens": True,
-        "clean_up_tokenization_spaces": False,
-    }
-    files.write_json(directory / "tokenizer_config.json", config)
-    outputs = {path.name: manifest.describe(path) for path in sorted(directory.iterdir())}
-    made_of = {"recipe": {}, "pieces": names, "vocab_size": len(names), "unk": 0, "bos": 1, "eos": 2}
-    record = {f"model_{key}": value for key, value in outputs["tokenizer.model"].items()}
-    manifest.write(directory / "manifest.json", "train_tokenizer", made_of | {"outputs": outputs}, record)
-    return directory / "manifest.json"
-
-
-def write_split(directory, name, encoded, texts):
-    """Write a shard of encoded documents; returns the entry of the corpus manifest for the split."""
-    dtype = np.uint16
-    tokens = np.concatenate([np.array(document, dtype) for document in encoded])
-    schema = pa.schema([("tokens", pa.large_list(pa.uint16()))])
-    path = directory / f"{name}-00000.arrow"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    column = pa.array([list(map(int, document)) for document in encoded], schema.field("tokens").type)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch([column], schema))
-    counts = {"documents": len(encoded), "tokens": len(tokens), "text_bytes": sum(len(text.encode()) for text in texts)}
-    batch = {
-        "documents": len(encoded),
-        "tokens": len(tokens),
-        "offsets_at": 0,
-        "values_at": path.read_bytes().index(tokens.tobytes()),
-    }
-    shard = {
-        "path": str(path.relative_to(directory.parents[1])),
-        **manifest.describe(path),
-        **counts,
-        "batches": [batch],
-    }
-    return {**counts, "shards": [shard]}
-
-
-def write_corpus(directory, tokenizer, sources=("code", "prose"), bos_added=True):
-    """Write a corpus of `documents(source)`; the last third is its validation split. Returns the manifest's path."""
-    from sentencepiece import SentencePieceProcessor
-
-    made = manifest.read(tokenizer)
-    encode = SentencePieceProcessor(model_file=str(made.directory / "tokenizer.model")).encode
-    described = {}
-    for source in sources:
-        every = documents(source)
-        splits = {"train": every[: len(every) * 2 // 3], "validation": every[len(every) * 2 // 3 :]}
-        part = directory / source / "00000"
-        described[source] = {}
-        for split, chosen in splits.items():
-            encoded = [[1] * bos_added + encode(text) + [2] for _, text in chosen]
-            described[source][split] = write_split(part, split, encoded, [text for _, text in chosen])
-        with files.atomic(part / "validation.jsonl", "w") as file:
-            file.writelines(json.dumps({"id": name, "text": text}) + "\n" for name, text in splits["validation"])
-        path = part / "validation.jsonl"
-        described[source]["validation"]["texts"] = [
-            {"path": f"{source}/00000/validation.jsonl", **manifest.describe(path)}
-        ]
-    facts = {
-        "digest": made.digest,
-        "vocab_size": made.identity["vocab_size"],
-        "bos": 1,
-        "eos": 2,
-        "bos_added": bos_added,
-    }
-    identity = {"recipe": {}, "tokenizer": facts, "dtype": "uint16", "sources": described}
-    sizes = directory / BYTES_OF_IDS
-    np.save(sizes, Tokenizer(tokenizer).bytes_of_ids())
-    record = {"files": manifest.described([sizes], directory), "bytes_scale": dict.fromkeys(sources, 1.0)}
-    manifest.write(directory / "manifest.json", "index", identity, record)
-    return directory / "manifest.json"
+def write_corpus(directory, sources=("code", "prose"), **tokenize_recipe):
+    """Make the tokenizer and the corpus of `documents(source)` below `directory`; returns the corpus' manifest."""
+    entries = {source: [text for _, text in documents(source)] for source in sources}
+    return corpus_of(directory, entries, {"vocab_size": VOCABULARY}, validation=0.33, **tokenize_recipe)
 
 
 def random_model(recipe, vocab_size):
@@ -218,9 +101,7 @@ def write_settings(directory, config):
 
 def write_inputs(directory, **options):
     """Write tokenizer, corpus and model under `directory`; returns convert's options for them."""
-    texts = [text for source in ("code", "prose") for _, text in documents(source)]
-    tokenizer = write_tokenizer(directory / "tokenizers" / "main", texts)
-    corpus = write_corpus(directory / "tokens" / "main", tokenizer)
+    corpus, tokenizer = write_corpus(directory), directory / "tokenizers" / "main" / "manifest.json"
     model = write_model(directory, corpus, **options)
     output = model.parents[1] / "export" / f"{STEP:08d}" / "manifest.json"
     return {"--model": model, "--corpus": corpus, "--tokenizer": tokenizer, "--output": output}

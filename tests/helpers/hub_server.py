@@ -83,27 +83,16 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self._handle({})
-
-    def do_HEAD(self):
-        self._handle({})
-
-    def do_POST(self):
-        self.body = self.rfile.read(int(self.headers["Content-Length"]))
-        self._handle(parse_qs(self.body.decode()))
-
-    def do_PUT(self):
-        self.body = self.rfile.read(int(self.headers["Content-Length"]))
-        self._handle({})
-
-    def _handle(self, form):
+        self.body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         url = urlsplit(self.path)
         self.server.asked.append((self.command, url.path))
         for pattern, answer in ROUTES.items():
             if found := re.fullmatch(pattern, url.path):
-                answer(self, *map(unquote, found.groups("")), query=parse_qs(url.query), form=form)
+                answer(self, *map(unquote, found.groups("")), query=parse_qs(url.query))
                 return
         self._refuse(404, "NotFound", "Sorry, we can't find the page you are looking for.")
+
+    do_HEAD = do_POST = do_PUT = do_GET
 
     def _answer(self, status, content, **headers):
         content = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -160,10 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
             more["Link"] = f'<{address}&cursor={first + PAGE}>; rel="next"'
         self._answer(200, list(entries.values())[first : first + PAGE], **more)
 
-    def _paths(self, name, revision, form, **_):
+    def _paths(self, name, revision, **_):
         files = self._files(name, revision)
         if files is not None:
-            self._answer(200, [_entry(path, files[path]) for path in form["paths"] if path in files])
+            paths = parse_qs(self.body.decode())["paths"]
+            self._answer(200, [_entry(path, files[path]) for path in paths if path in files])
 
     def _resolve(self, name, revision, path, **_):
         if self.server.before_answer:
@@ -226,11 +216,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _preupload(self, name, revision, **_):
         if self._may_write(name):
-            modes = {file["path"]: file["size"] >= LFS_BYTES for file in json.loads(self.body)["files"]}
-            modes = [
-                {"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
-                for path, large in modes.items()
-            ]
+            modes = []
+            for file in json.loads(self.body)["files"]:
+                mode = "lfs" if file["size"] >= LFS_BYTES else "regular"
+                modes.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False})
             self._answer(200, {"files": modes})
 
     def _batch(self, name, **_):

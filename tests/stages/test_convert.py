@@ -190,7 +190,7 @@ def test_the_export_has_the_files_from_which_llama_cpp_makes_the_same_tokenizer(
     kept, trained = after.trainer_spec, before.trainer_spec
     for name in ("model_type", "vocab_size", "byte_fallback", "unk_id", "bos_id", "eos_id", "pad_id", "unk_piece"):
         assert getattr(kept, name) == getattr(trained, name), name
-    assert trained.num_threads == 1 != kept.num_threads and not kept.HasField("model_prefix") and not kept.input
+    assert trained.num_threads == 4 != kept.num_threads and not kept.HasField("model_prefix") and not kept.input
 
 
 def test_wrong_tokenizer_fails_and_names_the_text(inputs, capsys):
@@ -222,9 +222,8 @@ def relink(inputs):
 def test_corpus_without_bos_gives_an_export_without_bos(tmp_path):
     from transformers import AutoTokenizer
 
-    texts = [text for _, text in export_fixtures.documents("code")]
-    tokenizer = export_fixtures.write_tokenizer(tmp_path / "tokenizers" / "main", texts)
-    corpus = export_fixtures.write_corpus(tmp_path / "tokens" / "main", tokenizer, sources=("code",), bos_added=False)
+    corpus = export_fixtures.write_corpus(tmp_path, sources=["code"], bos=False)
+    tokenizer = tmp_path / "tokenizers" / "main" / "manifest.json"
     model = export_fixtures.write_model(tmp_path, corpus)
     output = tmp_path / "export" / "manifest.json"
     argv = argv_of({"--model": model, "--corpus": corpus, "--tokenizer": tokenizer, "--output": output})

@@ -160,7 +160,7 @@ def test_checkpoints_of_fms_give_the_losses_of_the_hugging_face_model(corpus, we
 
 
 def test_model_that_the_first_rank_cannot_read_is_one_line_from_all(tmp_path):
-    ended = run_module(2, "tests.helpers.torn_initial", [tmp_path / "train"])
+    ended = run_module(2, "tests.helpers.faulty_ranks", ["torn_initial", tmp_path / "train"])
     assert ended == (2, "torn_initial: model.safetensors cannot be read\n")
 
 

@@ -13,7 +13,7 @@ from stages import pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp
 from tests.helpers.data_fixtures import tiny_corpus
-from tests.helpers.slow_rank import SLEEP
+from tests.helpers.faulty_ranks import SLEEP
 from tests.helpers.training import (
     HOME,
     MODEL,
@@ -220,7 +220,7 @@ def test_shard_that_changed_or_vanished_is_named(tmp_path, capsys):
 
 
 def test_rank_that_works_longer_is_told_from_those_that_wait_for_it(corpus, tmp_path):
-    run_on(2, "tests.helpers.slow_rank", *options(corpus, tmp_path, 8))
+    run_on(2, "tests.helpers.faulty_ranks", "slow_rank", *options(corpus, tmp_path, 8))
     ranks = [entry["ranks"] for entry in steps_of(tmp_path) if entry.get("ranks", {}).get("max")]
     slept = SLEEP * MODEL["num_hidden_layers"] * RECIPE["global_batch_size"] / 2 / OPERATION["micro_batch_size"]
     # of two ranks the median is the mean: half of what one is slower
@@ -237,7 +237,7 @@ def test_unknown_option_is_one_line_from_all_ranks(corpus, tmp_path):
 
 def test_rank_that_fails_alone_ends_the_others_at_once():
     # gloo waits 30 minutes
-    command = ["timeout", "60", HOME / "workflow/launch", "2", "-m", "tests.helpers.fail_alone"]
+    command = ["timeout", "60", HOME / "workflow/launch", "2", "-m", "tests.helpers.faulty_ranks", "fail_alone"]
     ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "fail_alone: the second rank cannot go on\n" in ended.stderr

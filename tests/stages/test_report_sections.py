@@ -8,7 +8,7 @@ import pytest
 from stages.lib import files, manifest
 from stages.lib.pages import training
 from tests.helpers.browser import browser, needs_chromium
-from tests.helpers.report_fixtures import summarized, write, write_data, write_run
+from tests.helpers.report_fixtures import summarized, write_data, write_run
 
 BITS = {(0.001, 2): 2.5, (0.001, 4): 2.4, (0.004, 2): 2.3, (0.004, 4): 2.2}
 
@@ -32,7 +32,7 @@ def results(tmp_path_factory):
     }
     plans = {names[0]: plan, names[1]: {"unknown": "the size of its vocabulary is not known"}, "other": plan}
     files.write_json(root / "plan.json", {"format": manifest.PLAN_FORMAT, "runs": plans})
-    write(root / "ladders/tiny.json", "predict", prediction(names[0]), {})
+    manifest.write(root / "ladders/tiny.json", "predict", prediction(names[0]), {})
     expect = json.dumps({"runs": {}, "sweeps": {"grid": names}})
     more = ["--expect", expect, "--plan", root / "plan.json", "--ladders", root / "ladders/tiny.json"]
     assert summarized(root, *more) == 0

@@ -321,7 +321,7 @@ def test_kept_manifest_of_other_files_is_written_again(corpus, tmp_path):
 
 
 def test_directory_that_the_nodes_do_not_share_is_one_line(tmp_path):
-    code, printed = run_module(2, "tests.helpers.split_directory", [tmp_path])
+    code, printed = run_module(2, "tests.helpers.faulty_ranks", ["split_directory", tmp_path])
     assert code == 2
     (line,) = printed.splitlines()
     assert f"must be on a file system that all nodes share: {socket.gethostname()} does not see" in line

@@ -8,7 +8,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, lines, options_of, refused, results, rewrite, write
+from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, lines, options_of, refused, results, rewrite
 
 __all__ = ["lines", "results"]
 
@@ -118,10 +118,10 @@ def test_scores_that_are_not_those_that_evaluate_kept_are_refused(results, lines
     path = results / "runs/base/eval/00000300/validation.json"
     made = manifest.read(path)
     kept = path.with_suffix("") / "manifest.json"
-    write(kept, made.stage, made.identity, made.record | {"host": "another"})
+    manifest.write(kept, made.stage, made.identity, made.record | {"host": "another"})
     assert summarize.main(options_of(results)) == 0
     scores = made.identity["results"] | {"next_line": {"acc_mutual_info": {"value": 0.9, "stderr": 0.03}}}
-    write(path, made.stage, made.identity | {"results": scores}, made.record)
+    manifest.write(path, made.stage, made.identity | {"results": scores}, made.record)
     assert summarize.main(options_of(results)) == 2
     expected = f"summarize: {path} has other scores than {kept}; delete {path} and run the workflow again\n"
     assert capsys.readouterr().err.endswith(expected)
@@ -218,7 +218,7 @@ def write_references(root):
     scores |= {"bits_per_byte_code": {"bits_per_byte": {"value": 2.25, "stderr": 0.1, "n": 20}}}
     identity = {"recipe": SUITE, "suite": "validation", "baseline": "b", "corpus": "c", "results": scores}
     path = root / "baselines" / "big" / "main" / "validation.json"
-    write(path, "evaluate", identity | {"outputs": {}}, {"code": "e1"})
+    manifest.write(path, "evaluate", identity | {"outputs": {}}, {"code": "e1"})
     return path
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from tests.helpers.summary_fixtures import EXPECT, MODEL, lines, options_of, refused, results, rewrite, write
+from tests.helpers.summary_fixtures import EXPECT, MODEL, lines, options_of, refused, results, rewrite
 
 __all__ = ["lines", "results"]
 
@@ -29,13 +29,14 @@ def tuned(results):
     initial = manifest.digest_of({"__0_0.distcp": {"bytes": 1, "sha256": "__0_0.distcp"}})
     identity = {"recipe": TUNED | {"model": MODEL}, "tuned_on": {"statements": "d"}, "initial": initial}
     identity |= {"step": 40, "tokens": 10240}
-    write(model, "finetune", identity | {"outputs": {}}, {"run_directory": "../train/fedcba9876543210", "code": "f1"})
+    record = {"run_directory": "../train/fedcba9876543210", "code": "f1"}
+    manifest.write(model, "finetune", identity | {"outputs": {}}, record)
     train = run / "train" / "fedcba9876543210"
     train.mkdir(parents=True)
     (train / "metrics.jsonl").write_text(json.dumps({"step": 40, "tokens": 10240, "loss": 3.0}) + "\n")
     export = run / "export" / "00000040" / "manifest.json"
     identity = {"recipe": {}, "model": manifest.read(model).digest, "step": 40, "outputs": {}}
-    write(export, "convert", identity, {"parameters": 4_200_000})
+    manifest.write(export, "convert", identity, {"parameters": 4_200_000})
     write_scores(run, 40, export, 2.1, 0.30)
     expect = json.loads(json.dumps(EXPECT))
     expect["runs"]["tuned"] = {
@@ -59,7 +60,7 @@ def test_averaged_weights_are_refused_if_a_milestone_was_made_again(results, lin
     models = {step: manifest.read(base / f"{step}.json").digest for step in ("00000100", "00000300")}
     identity = {**one.identity, "models": models}
     identity["recipe"] = {**one.identity["recipe"], "average_weights": {"num_milestones": 2}}
-    write(mean, "average_weights", identity, {**one.record, "code": ""})
+    manifest.write(mean, "average_weights", identity, {**one.record, "code": ""})
     run = {"average_weights": {"num_milestones": 2}, "convert": {}, "milestones": [], "suites": {}}
     expect = {**EXPECT, "runs": {**EXPECT["runs"], "mean": run | {"initial": {"run": "base", "step": 300}}}}
     argv = options_of(results, expect)
@@ -88,7 +89,7 @@ def write_scores(run, step, export, bits, accuracy):
     }
     identity = {"recipe": {"tasks": ["completion_bits"]}, "export": manifest.read(export).digest, "results": scores}
     identity |= {"step": step, "tokens": 256 * step, "outputs": {}}
-    write(run / "eval" / f"{step:08d}" / "pairs.json", "evaluate", identity, {"code": "e1"})
+    manifest.write(run / "eval" / f"{step:08d}" / "pairs.json", "evaluate", identity, {"code": "e1"})
 
 
 def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):

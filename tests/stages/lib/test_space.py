@@ -4,14 +4,13 @@ import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from stages.lib import space
 from stages.lib.errors import UserError
+from tests.helpers.training import environment
 
-HOME = Path(__file__).resolve().parents[3]
 MOUNT = 'mount -t tmpfs -o size=1m tmpfs "$0" && cd "$0" && exec "$@"'
 ALLOWED = subprocess.run(
     ["unshare", "-rm", "sh", "-c", MOUNT, "/mnt", "true"], capture_output=True, check=False
@@ -23,8 +22,7 @@ def on_a_small_disk(directory, script):
     if ALLOWED:
         pytest.skip("this machine allows no mount")
     command = ["unshare", "-rm", "sh", "-c", MOUNT, directory, sys.executable, "-c", PRELUDE + script]
-    environment = os.environ | {"PYTHONPATH": str(HOME)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -92,7 +90,7 @@ def test_the_limit_on_a_files_size_is_asked_for_each_file(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(HOME)},
+        env=environment(),
         preexec_fn=limit,
         capture_output=True,
         text=True,

@@ -31,8 +31,8 @@ from stages import (
 )
 from stages import list as listing
 from stages.lib import log, stage
+from tests.helpers.training import HOME
 
-HOME = Path(__file__).resolve().parents[3]
 TRAIN = '{"seq_len": 16, "global_batch_size": 2, "steps": 2, "optimizer": {"learning_rate": 1e-3}}'
 OPTIONS = {
     listing: ["--name", "a", "--recipe", '{"kind": "python-code"}'],

@@ -33,27 +33,25 @@ def flat(made):
     return {"model.w": made["model"]["w"], "model.b": made["model"]["b"], "rng": made["rng"]}
 
 
-def test_what_was_saved_is_loaded(tmp_path):
-    dcp.save(tmp_path / "00000003", tensors(), FACTS)
+def test_what_was_saved_is_loaded_and_the_commit_has_the_facts_and_the_sha256_of_every_file(tmp_path):
+    directory = tmp_path / "00000003"
+    directory.mkdir()
+    (directory / "__9_0.distcp").write_text("torn")
+    dcp.save(directory, tensors(), FACTS)
     loaded = tensors(fill=0)
-    dcp.load(tmp_path / "00000003", loaded)
-    alone = dcp.load_tensors(tmp_path / "00000003", ["rng", "model.b", "model.w"])
+    dcp.load(directory, loaded)
+    alone = dcp.load_tensors(directory, ["rng", "model.b", "model.w"])
     for key, expected in flat(tensors()).items():
         for found in (flat(loaded)[key], alone[key]):
             assert found.dtype == expected.dtype
             assert torch.equal(found, expected)
-    assert dcp.keys_of(tmp_path / "00000003") == ["model.b", "model.w", "rng"]
-
-
-def test_commit_has_the_facts_and_the_sha256_of_every_file_wherever_it_is_saved(tmp_path):
-    dcp.save(tmp_path / "00000003", tensors(), FACTS)
-    commit = read_commit(tmp_path / "00000003")
+    assert dcp.keys_of(directory) == ["model.b", "model.w", "rng"]
+    commit = read_commit(directory)
     assert FACTS.items() <= commit.items()
-    names = {path.name for path in (tmp_path / "00000003").iterdir()}
+    names = {path.name for path in directory.iterdir()}  # nothing is left of the torn one
     assert set(commit["files"]) | {"commit.json"} == names == {"__0_0.distcp", ".metadata", "commit.json"}
     for name, file in commit["files"].items():
-        path = tmp_path / "00000003" / name
-        assert file == {"bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
+        assert file == {"bytes": (directory / name).stat().st_size, "sha256": files.sha256_file(directory / name)}
     dcp.save(tmp_path / "elsewhere", tensors(), FACTS)
     assert read_commit(tmp_path / "elsewhere") == commit
 
@@ -103,13 +101,6 @@ def test_no_file_may_fail_in_silence(tmp_path, monkeypatch, name, capfd):
     with pytest.raises(UserError, match="00000003 could not be written: .*No space left on device"):
         dcp.save(tmp_path / "00000003", tensors(), FACTS)
     assert list(tmp_path.iterdir()) == [] and capfd.readouterr().err == ""
-
-
-def test_save_over_a_torn_checkpoint_leaves_nothing_of_it(tmp_path):
-    (tmp_path / "00000003").mkdir()
-    (tmp_path / "00000003" / "__9_0.distcp").write_text("torn")
-    dcp.save(tmp_path / "00000003", tensors(), FACTS)
-    assert not (tmp_path / "00000003" / "__9_0.distcp").exists()
 
 
 def test_missing_key_or_file_is_one_sentence(tmp_path):

@@ -2,30 +2,36 @@
 
 import dataclasses
 import pickle
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties  # those of DCP before torch 2.3
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from stages.lib.checkpoints import find_model, model_files
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model import key_table
 from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
+from stages.lib.model.transformer import Block
 from tests.helpers.export_cases import CASES, recipe_of
-from tests.helpers.export_fixtures import random_model
+from tests.helpers.export_fixtures import MODEL, random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
 from tests.helpers.hostile_pickles import Call, ran
 from tests.helpers.training import run_on
 
 VOCABULARY = 61
-RECIPE = LlamaRecipe(
-    num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
-)
+RECIPE = LlamaRecipe(**MODEL)
 TIED = dataclasses.replace(RECIPE, tie_word_embeddings=True)
 
 
@@ -80,7 +86,7 @@ def test_a_tied_head_may_be_the_only_name(tmp_path, name):
 
 @pytest.mark.long
 def test_fsdp_on_two_ranks_gives_the_bits_that_were_saved(tmp_path):
-    run_on(2, "tests.helpers.fsdp_checkpoint", tmp_path)
+    run_on(2, "tests.stages.lib.checkpoints.test_load_fms", tmp_path)
     expected = torch.load(tmp_path / "whole.pth", weights_only=True)
     assert len(list((tmp_path / "step_7_ckp").glob("*.distcp"))) == 2
     assert_equal_bits(read(tmp_path / "step_7_ckp"), expected)
@@ -213,11 +219,10 @@ def test_tensors_that_are_not_those_of_the_model_are_named(tmp_path, name, chang
 
 
 def test_a_part_that_is_missing_is_named(tmp_path):
-    state = unfused(state_of(), RECIPE)
-    del state["base_model.layers.1.attn.in_proj.key.weight"]
+    key, state = "base_model.layers.1.attn.in_proj.key.weight", unfused(state_of(), RECIPE)
+    del state[key]
     FORMATS["model.pth"](tmp_path / "model.pth", state)
-    message = refusal(tmp_path / "model.pth")
-    assert message == "PATH lacks base_model.layers.1.attn.in_proj.key.weight, which its config requires"
+    assert refusal(tmp_path / "model.pth") == f"PATH lacks {key}, which its config requires"
 
 
 def test_a_tensor_in_two_files_is_named(tmp_path):
@@ -254,28 +259,24 @@ def test_no_code_of_a_dcp_checkpoint_runs(tmp_path):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A checkpoint of each format whose reader takes a pickle, with the file that tests change."""
-    directory = tmp_path_factory.mktemp("written")
-    for name in ("step_7_ckp.pth", "step_7_ckp"):
-        FORMATS[name](directory / name, state_of())
-    return {"step_7_ckp.pth": directory / "step_7_ckp.pth", "step_7_ckp": directory / "step_7_ckp/.metadata"}
+    """A file of torch.save, and its content. test_dcp_metadata.py has that of the metadata of DCP."""
+    path = tmp_path_factory.mktemp("written") / "step_7_ckp.pth"
+    FORMATS["step_7_ckp.pth"](path, state_of())
+    return path, path.read_bytes()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data(), st.sampled_from(["step_7_ckp.pth", "step_7_ckp"]))
-def test_changed_bytes_are_read_or_refused(written, data, name):
-    file = written[name]
-    before = file.read_bytes()
+@given(st.data())
+def test_changed_bytes_are_read_or_refused(written, data):
+    path, before = written
     content, start = bytearray(before), max(before.find(b"model_state") - 100, 0)  # the pickle, not the numbers
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(start, min(start + 4000, len(before) - 1)))] = data.draw(st.integers(0, 255))
-    file.write_bytes(content)
+    path.write_bytes(content)
     try:
-        read(file if file.suffix == ".pth" else file.parent)
+        read(path)
     except UserError as error:
         assert len(str(error).splitlines()) == 1
-    finally:
-        file.write_bytes(before)
 
 
 @pytest.mark.parametrize("place", ["../outside.distcp", "/etc/passwd", ".metadata", "missing.distcp"])
@@ -331,3 +332,25 @@ def test_the_digest_is_that_of_the_files_with_tensors(tmp_path):
     (data,) = other.glob("*.distcp")
     data.write_bytes(data.read_bytes() + b"0")
     assert model_files.digest_of(one, "--initial") != model_files.digest_of(other, "--initial")
+
+
+def save_under_fsdp(directory):
+    """Save a model under FSDP on these ranks as fms-fsdp does, and its whole state dict."""
+    model = random_model(RECIPE, VOCABULARY)
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), directory / "whole.pth")
+    policy = ModuleWrapPolicy({Block})
+    sharded = FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(sharded.parameters())
+    with FullyShardedDataParallel.state_dict_type(sharded, StateDictType.SHARDED_STATE_DICT):
+        state = {
+            "model_state": sharded.state_dict(),
+            "optimizer_state": FullyShardedDataParallel.sharded_optim_state_dict(sharded, optimizer),
+        }
+        writer = dcp.FileSystemWriter(directory / "step_7_ckp", single_file_per_rank=True)
+        dcp.save(state, storage_writer=writer)
+
+
+if __name__ == "__main__":
+    with process_group():
+        save_under_fsdp(Path(sys.argv[1]))

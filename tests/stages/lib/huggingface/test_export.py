@@ -34,19 +34,6 @@ def test_angles_have_the_bits_of_transformers(name):
     assert all(torch.equal(a.squeeze(1), b) for a, b in zip(found, expected, strict=True))
 
 
-def test_shards_hold_the_weights_of_one_file(tmp_path):
-    recipe = LlamaRecipe(num_hidden_layers=2, hidden_size=256, num_attention_heads=4, intermediate_size=512)
-    model = random_model(recipe, VOCABULARY)
-    (tmp_path / "sharded").mkdir()
-    write_export(tmp_path / "sharded", recipe, model, shard_mb=1)
-    shards = sorted(path.name for path in tmp_path.glob("sharded/*.safetensors"))
-    index = json.loads((tmp_path / "sharded" / weight_files.INDEX).read_text())
-    assert len(shards) > 3
-    assert shards == sorted(set(index["weight_map"].values()))
-    figures = parity.compare_logits(model, parity.load_exported(tmp_path / "sharded"), batch(), tolerance=1e-4)
-    assert figures["argmax_agreement"] == 1
-
-
 def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path):
     recipe = LlamaRecipe(**SMALL)
     model = random_model(recipe, VOCABULARY - 1)
@@ -54,26 +41,26 @@ def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path):
         write_export(tmp_path, recipe, model)
 
 
-def test_rounded_weights_are_compared_with_rounded_weights(tmp_path):
-    recipe = LlamaRecipe(**SMALL, num_key_value_heads=2)
+def test_shards_have_the_bytes_of_safetensors_and_rounded_weights_are_compared_with_rounded_ones(tmp_path):
+    recipe = LlamaRecipe(
+        num_hidden_layers=11, hidden_size=128, num_attention_heads=4, num_key_value_heads=2, intermediate_size=320
+    )
     model = random_model(recipe, VOCABULARY)
-    write_export(tmp_path, recipe, model, dtype="bfloat16")
-    theirs = parity.load_exported(tmp_path)
-    rounded = Transformer(recipe, VOCABULARY)
-    rounded.load_state_dict(export.rounded_state(recipe, VOCABULARY, reader(model.state_dict()), "bfloat16"))
-    assert parity.compare_logits(rounded, theirs, batch(), 1e-4)["max_difference"] <= 1e-4
-    with pytest.raises(parity.ParityError, match="the whole model"):
-        parity.compare_logits(model, theirs, batch(), 1e-4)
-
-
-def test_the_files_have_the_bytes_of_safetensors(tmp_path):
-    recipe = LlamaRecipe(num_hidden_layers=11, hidden_size=128, num_attention_heads=4, intermediate_size=320)
-    write_export(tmp_path, recipe, random_model(recipe, VOCABULARY), dtype="bfloat16", shard_mb=1)
+    write_export(tmp_path, recipe, model, dtype="bfloat16", shard_mb=1)
     paths = sorted(tmp_path.glob("*.safetensors"))
+    index = json.loads((tmp_path / weight_files.INDEX).read_text())
     assert len(paths) > 3
+    assert [path.name for path in paths] == sorted(set(index["weight_map"].values()))
     for path in paths:
         save_file(load_file(path), tmp_path / "again", metadata={"format": "pt"})
         assert path.read_bytes() == (tmp_path / "again").read_bytes()
+    theirs = parity.load_exported(tmp_path)
+    rounded = Transformer(recipe, VOCABULARY)
+    rounded.load_state_dict(export.rounded_state(recipe, VOCABULARY, reader(model.state_dict()), "bfloat16"))
+    figures = parity.compare_logits(rounded, theirs, batch(), 1e-4)
+    assert figures["max_difference"] <= 1e-4 and figures["argmax_agreement"] == 1
+    with pytest.raises(parity.ParityError, match="the whole model"):
+        parity.compare_logits(model, theirs, batch(), 1e-4)
 
 
 def test_a_full_disk_is_one_sentence(tmp_path):

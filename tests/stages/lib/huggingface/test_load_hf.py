@@ -1,16 +1,19 @@
 """Hugging Face directories as FMS tensors: those of our export, and those that transformers writes."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
+from stages.lib import stage
 from stages.lib.checkpoints import model_files
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
 from stages.lib.model import key_table
@@ -19,10 +22,10 @@ from stages.lib.model.key_table import keys_of
 from stages.lib.model.transformer import Transformer
 from tests.helpers.export_cases import SMALL, write_export
 from tests.helpers.export_fixtures import random_model
-from tests.helpers.load_huggingface import MESHES
+from tests.helpers.training import run_on
 
-HOME = Path(__file__).resolve().parents[4]
 VOCABULARY = 301
+MESHES = ((2,), (1, 2), (2, 1))  # on two axes: replicate, shard
 
 
 def exported(directory, recipe, **options):
@@ -212,8 +215,30 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused():
 def test_ranks_of_every_mesh_load_their_own_rows(tmp_path):
     model = exported(tmp_path / "export", LlamaRecipe(**SMALL, num_key_value_heads=2, tie_word_embeddings=True))
     torch.save(model.state_dict(), tmp_path / "expected.pt")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "tests.helpers.load_huggingface", str(tmp_path)]
-    subprocess.run([sys.executable, *command], env=os.environ | {"PYTHONPATH": str(HOME)}, check=True, timeout=120)
+    run_on(2, "tests.stages.lib.huggingface.test_load_hf", tmp_path)
     rows = {sizes: [(tmp_path / f"{rank}-{sizes}.rows").read_text() for rank in (0, 1)] for sizes in MESHES}
     assert rows == {(2,): ["151", "150"], (1, 2): ["151", "150"], (2, 1): ["301", "301"]}
+
+
+def load_on_meshes(home):
+    """Load the export in `home`, on each mesh of these ranks, and compare it."""
+    expected = torch.load(home / "expected.pt")
+    found = load_hf.open_directory(home / "export")
+    for sizes in MESHES:
+        with torch.device("meta"):
+            model = Transformer(found.model_config, found.vocab_size)
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
+        for module in (*model.base_model.layers, model):
+            fully_shard(module, mesh=mesh)
+        model.to_empty(device="cpu")
+        load_hf.load_into(model.named_parameters(), found.read)
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor.full_tensor(), expected[name]), f"{name} differs on the mesh {sizes}"
+        rows = len(model.base_model.embedding.weight.to_local())
+        (home / f"{dist.get_rank()}-{sizes}.rows").write_text(str(rows))
+
+
+if __name__ == "__main__":
+    with process_group():
+        load_on_meshes(Path(sys.argv[1]))
+    stage.leave(0)

@@ -14,7 +14,7 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface.config_json import config_of, read_config, shape_of
 from stages.lib.huggingface.load_hf import open_directory
 from stages.lib.model.architectures import ARCHITECTURES
-from stages.lib.model.generation import Sampler, continuations
+from stages.lib.model.generation import Cache, Sampler, continuations, next_logits
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import model_parity, parity
 from tests.helpers.export_cases import TOKENIZER, VOCABULARY, write_export
@@ -88,15 +88,18 @@ def written_short(config):
 @pytest.mark.parametrize("architecture", ARCHITECTURES.types)
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_generation_with_the_cache_gives_the_tokens_of_whole_forward_passes(architecture, data):
-    config = data.draw(configs(architecture))
+def test_generation_with_the_cache_gives_the_logits_and_tokens_of_whole_forward_passes(architecture, data):
+    config, length = data.draw(configs(architecture)), data.draw(st.sampled_from((1, 9)))
     model = random_model(config, VOCABULARY).double()
-    tokens = prompt = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(1))
+    tokens = prompt = torch.randint(0, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(1))
     found = list(continuations(model, prompt, 30, Sampler(0, 1.0, [0, 0]), (), VOCABULARY))
     with torch.inference_mode():
         for _ in range(30):
             tokens = torch.cat([tokens, model.logits(tokens)[:, -1:].argmax(-1)], 1)
-    assert torch.equal(torch.tensor(found).T, tokens[:, 9:])
+        assert torch.equal(torch.tensor(found).T, tokens[:, length:])
+        cache = Cache(model, 2, tokens.shape[1])
+        steps = [next_logits(model, part, cache) for part in (prompt, *tokens[:, length:].split(1, 1))]
+        torch.testing.assert_close(torch.stack(steps, 1), model.logits(tokens)[:, length - 1 :], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES.types)

@@ -51,16 +51,6 @@ def test_on_a_gpu_it_is_segments_if_there_is_a_kernel(monkeypatch, dtype, head_s
     assert mask_of(x, head_size, documents()) == ("segments" if has_kernel else "exact")
 
 
-def test_each_document_is_attended_to_as_if_alone():
-    together = attend(*inputs(), exact_mask(documents(), documents()))
-    for row, lengths in enumerate(LENGTHS):
-        start = 0
-        for length in lengths:
-            alone = attend(*(t[row : row + 1, :, start : start + length] for t in inputs()))
-            torch.testing.assert_close(together[row, :, start : start + length], alone[0], rtol=1e-12, atol=1e-12)
-            start += length
-
-
 @pytest.fixture(scope="module", autouse=True)
 def kernels():
     varlen.register()

@@ -102,14 +102,6 @@ def test_the_auxiliary_loss_of_a_row_is_that_of_transformers():
     assert found.load.sum() == 2 * 10
 
 
-def test_the_auxiliary_loss_is_k_for_a_balanced_load_and_more_for_another():
-    balanced = torch.full((1, 4, 4), 0.1) + 0.6 * torch.eye(4)
-    all_to_one = torch.tensor([[[0.7, 0.1, 0.1, 0.1]] * 4])
-    targets = torch.zeros(1, 4, dtype=torch.int64)
-    losses = [routing([p], targets, 1).aux_loss.item() for p in (balanced, all_to_one)]
-    assert losses == pytest.approx([1, 2.8])
-
-
 def test_the_auxiliary_loss_of_a_row_depends_on_no_other_row():
     probabilities = [torch.randn(3, 5, 4).softmax(-1) for _ in range(2)]
     targets = torch.zeros(3, 5, dtype=torch.int64)

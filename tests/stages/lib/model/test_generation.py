@@ -1,4 +1,4 @@
-"""Generation with a KV cache against full forward passes, and the sampler."""
+"""Generation with a KV cache, and the sampler; test_architectures.py has the cache against full forward passes."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from tests.helpers.training import MODEL
 
 VOCABULARY = 70
 UNTIED = MODEL | {"tie_word_embeddings": False}
-CONFIGS = {"mha": UNTIED | {"num_key_value_heads": 4}, "gqa": UNTIED, "mqa": MODEL | {"num_key_value_heads": 1}}
+CONFIGS = {"mha": UNTIED | {"num_key_value_heads": 4}, "gqa": UNTIED}
 GREEDY = generation.Sampler(0, 1, [])
 
 
@@ -31,19 +31,6 @@ def texts(model, prompt, limit, sampler, ends=(), vocab_size=VOCABULARY):
     """The tokens that each row is continued by, up to its end."""
     steps = list(generation.continuations(model, prompt, limit, sampler, ends, vocab_size))
     return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("prompt", [1, 17])
-@torch.inference_mode()
-def test_cached_logits_equal_those_of_a_full_forward(name, dtype, tolerance, prompt):
-    model, given = model_of(name, dtype), tokens()
-    expected = model.logits(given)
-    cache = generation.Cache(model, len(given), given.shape[1])
-    found = [generation.next_logits(model, given[:, :prompt], cache)]
-    found += [generation.next_logits(model, given[:, at : at + 1], cache) for at in range(prompt, given.shape[1])]
-    torch.testing.assert_close(torch.stack(found, 1), expected[:, prompt - 1 :], rtol=0, atol=tolerance)
 
 
 def test_steps_of_one_graph_give_the_logits_and_texts_of_growing_ones(monkeypatch):

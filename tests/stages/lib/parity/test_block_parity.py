@@ -62,11 +62,10 @@ def test_logits_are_those_of_the_whole_model(tmp_path):
 
 
 def change_file(exported, name, change):
-    """Change a tensor of the export's file in place."""
+    """Replace a tensor of the export's file."""
     path = exported.directory / "model.safetensors"
     tensors = load_file(path)
-    change(tensors[name])
-    save_file(tensors, path, metadata={"format": "pt"})
+    save_file(tensors | {name: change(tensors[name])}, path, metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -77,6 +76,7 @@ def test_one_changed_value_is_named(tmp_path, name):
     def change(tensor):
         at = (3,) * tensor.dim()
         tensor[at] = torch.nextafter(tensor[at], torch.tensor(9.0))
+        return tensor
 
     change_file(exported, name, change)
     place = {"model.embed_tokens.weight": "the embedding", "lm_head.weight": "the head"}
@@ -89,10 +89,7 @@ def test_one_changed_value_is_named(tmp_path, name):
 
 def test_a_tensor_of_another_dtype_is_named(tmp_path):
     exported = exported_case(tmp_path, "gqa")
-    path = exported.directory / "model.safetensors"
-    tensors = load_file(path)
-    tensors["model.norm.weight"] = tensors["model.norm.weight"].bfloat16()
-    save_file(tensors, path, metadata={"format": "pt"})
+    change_file(exported, "model.norm.weight", torch.Tensor.bfloat16)
     assert "model.norm.weight must have the dtype torch.float32, found torch.bfloat16" in fails(exported)
 
 
@@ -119,16 +116,12 @@ def test_a_wrong_config_fails_in_its_module(tmp_path, case, change, module):
     assert fails(exported).startswith(f"the outputs of layer 0, first in {module}, differ by ")
 
 
-def unpermuted(weight, heads):
-    return weight
-
-
 def permuted_twice(weight, heads):
     halves = weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(heads, -1, 2, weight.shape[1])
     return halves.transpose(1, 2).reshape(weight.shape)
 
 
-@pytest.mark.parametrize("wrong", [unpermuted, permuted_twice])
+@pytest.mark.parametrize("wrong", [lambda weight, heads: weight, permuted_twice], ids=["unpermuted", "twice"])
 def test_a_wrong_permutation_fails(tmp_path, monkeypatch, wrong):
     """The bits are those that the wrong function makes; only the outputs show it."""
     monkeypatch.setattr(export, "pairs_to_halves", wrong)
@@ -136,21 +129,15 @@ def test_a_wrong_permutation_fails(tmp_path, monkeypatch, wrong):
     assert message.startswith("the outputs of layer 0, first in self_attn, differ by ")
 
 
-def exchanged(weights, key):
-    """The weights with the parts of one exchanged."""
-    return tuple(
-        dataclasses.replace(weight, parts=weight.parts[::-1]) if weight.key.endswith(key) else weight
-        for weight in weights
-    )
-
-
 def test_gate_and_up_exchanged_fails(tmp_path, monkeypatch):
     """The mistake of FMS's own converter, here in the key table of layer 1."""
     layer_of = key_table._layer
 
     def swapped(recipe, fms, hf):
-        weights = layer_of(recipe, fms, hf)
-        return exchanged(weights, "wg1_fused.weight") if ".1." in fms else weights
+        return tuple(
+            dataclasses.replace(weight, parts=weight.parts[::-1]) if ".1." in fms and "wg1" in weight.key else weight
+            for weight in layer_of(recipe, fms, hf)
+        )
 
     monkeypatch.setattr(key_table, "_layer", swapped)
     assert fails(exported_case(tmp_path, "mha")).startswith("the outputs of layer 1, first in mlp, differ by ")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 
 import pytest
 
@@ -9,22 +10,20 @@ from stages.lib import files, manifest
 from stages.lib.huggingface import tokenizer_files
 from stages.lib.parity import file_parity
 from stages.lib.parity.parity import ParityError
-from tests.helpers import export_fixtures
 
 SPECIAL = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
+@pytest.fixture
+def made(tokenizer, tmp_path):
     """A tokenizer with a special_tokens_map.json beside it."""
-    directory = tmp_path_factory.mktemp("tokenizer") / "main"
-    texts = [text for _, text in export_fixtures.documents("code")]
-    made = manifest.read(export_fixtures.write_tokenizer(directory, texts))
+    directory = shutil.copytree(tokenizer.parent, tmp_path / "tokenizer")
     files.write_json(directory / "special_tokens_map.json", SPECIAL)
-    outputs = made.identity["outputs"]
-    outputs["special_tokens_map.json"] = manifest.describe(directory / "special_tokens_map.json")
-    manifest.write(made.path, made.stage, made.identity | {"outputs": outputs}, made.record)
-    return manifest.read(made.path)
+    found = manifest.read(directory / "manifest.json")
+    outputs = found.identity["outputs"]
+    outputs |= {"special_tokens_map.json": manifest.describe(directory / "special_tokens_map.json")}
+    manifest.write(found.path, found.stage, found.identity | {"outputs": outputs}, found.record)
+    return manifest.read(found.path)
 
 
 def places(value, path=()):
@@ -45,9 +44,9 @@ def at(value, path):
 
 @pytest.mark.parametrize("change", ["another value", "removed", "added"])
 @pytest.mark.parametrize("name", ["tokenizer.json", "special_tokens_map.json"])
-def test_each_changed_key_is_named(tokenizer, tmp_path, name, change):
-    tokenizer_files.copy(tmp_path, tokenizer, True)
-    expected = tokenizer_files.contents(tokenizer, True)
+def test_each_changed_key_is_named(made, tmp_path, name, change):
+    tokenizer_files.copy(tmp_path, made, True)
+    expected = tokenizer_files.contents(made, True)
     model = expected["tokenizer.json"]["model"]  # a few of its pieces: the file is written for each place
     model |= {"vocab": dict(list(model["vocab"].items())[:40]), "merges": model["merges"][:40]}
     files.write_json(tmp_path / "tokenizer.json", expected["tokenizer.json"])
@@ -73,10 +72,10 @@ def test_each_changed_key_is_named(tokenizer, tmp_path, name, change):
         assert str(caught.value).startswith(f"{name}: {where} must "), path
 
 
-def test_copies_of_a_tokenizer_are_equal_to_it_until_its_sentencepiece_model_changes(tokenizer, tmp_path):
+def test_copies_of_a_tokenizer_are_equal_to_it_until_its_sentencepiece_model_changes(made, tmp_path):
     for bos_added in (False, True):
-        expected = tokenizer_files.contents(tokenizer, bos_added)
-        tokenizer_files.copy(tmp_path, tokenizer, bos_added)
+        expected = tokenizer_files.contents(made, bos_added)
+        tokenizer_files.copy(tmp_path, made, bos_added)
         file_parity.compare_contents(tmp_path, expected)
         assert (json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"] is None) != bos_added
     (tmp_path / "tokenizer.model").write_bytes(b"another")

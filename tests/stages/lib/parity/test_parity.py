@@ -114,10 +114,7 @@ def test_tokens_from_the_first_router_on_that_rounding_decides_are_not_compared(
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("rows")
-    texts = [text for _, text in export_fixtures.documents("code")]
-    tokenizer = export_fixtures.write_tokenizer(directory / "tokenizers" / "main", texts)
-    return Corpus(export_fixtures.write_corpus(directory / "tokens" / "main", tokenizer))
+    return Corpus(export_fixtures.write_corpus(tmp_path_factory.mktemp("rows")))
 
 
 @pytest.mark.parametrize(("context", "length"), [(100, 100), (4096, 4096), (1 << 17, parity.LONGEST)])

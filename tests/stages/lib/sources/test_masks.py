@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stages import find_duplicates, hash_documents, index, tokenize
 from stages import list as listing
 from stages.lib.sources import masks
-from tests.helpers.data_fixtures import listed, make, refused, tokenized, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, listed, make, refused, tokenized, write_jsonl
 from tests.helpers.manifests import record_of
 from tools.inspect.__main__ import main as inspect
 
@@ -89,10 +89,8 @@ def test_shards_validation_text_and_duplicates_have_the_masked_text_and_manifest
     secret = [f"reader{number}@example.com" for number in range(40)]
     entries = [{"text": f"write to {address} or +1 555 0100 {number:04d}"} for number, address in enumerate(secret)]
     entries += [{"text": f"{secret[0]} a"}] * 2 + [{"text": f"{secret[1]} {secret[2]} a"}, {"text": secret[3]}]
-    path = write_jsonl(tmp_path / "a.jsonl", entries)
-    recipe = {"kind": "jsonl", "paths": [path], "validation": 0.2, "filters": {"min_words": 2}}
-    recipe["mask"] = ["phone", "email"]
-    source = listed(tmp_path, "a", recipe)
+    recipe = {"validation": 0.2, "filters": {"min_words": 2}, "mask": ["phone", "email"]}
+    source = lines_listed(tmp_path, entries, **recipe)
     hashes = tmp_path / "hashes.json"
     make(hash_documents, list=source, part=0, parts=1, output=hashes)
     found = make(find_duplicates, hashes=[hashes], output=tmp_path / "duplicates.json")

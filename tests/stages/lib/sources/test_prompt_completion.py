@@ -8,15 +8,14 @@ from stages import tokenize, train_tokenizer
 from stages.lib.errors import UserError
 from stages.lib.sources import examples
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS
-from tests.helpers.data_fixtures import lines_listed, listed, refused, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, listed, refused, trained
 
 WORDS = ("red", "green", "blue", "grey", "pink", "white")
 
 
 def write(directory, entries, **recipe):
     """The list of a source of pairs in one file, qa.jsonl."""
-    path = write_jsonl(directory / "qa.jsonl", entries)
-    return listed(directory, "qa", {"kind": "prompt_completion", "paths": [path], "validation": 0.3, **recipe})
+    return lines_listed(directory, entries, "qa", **{"kind": "prompt_completion", "validation": 0.3, **recipe})
 
 
 def records(count=60):
@@ -105,9 +104,9 @@ def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
 
 
 def test_a_source_of_text_has_no_pairs(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
+    source = lines_listed(tmp_path, ["a"])
     with pytest.raises(UserError, match=r"sources.a.kind must be prompt_completion or python-statements .* got jsonl"):
-        examples.read_pairs(listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]}))
+        examples.read_pairs(source)
 
 
 def test_a_source_of_pairs_is_no_text_for_a_corpus_or_a_tokenizer(tmp_path, capsys):

@@ -6,6 +6,7 @@ import logging
 import sys
 import textwrap
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from stages.lib.tokenizer import fast
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from tests.helpers.data_fixtures import listed, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, trained
 
 PIECES = ["</s>", "<s>", "<unk>", "<0x0A>", "<0xE2>", "\u2581", "\0", "\r\n", " ", "     ", "\t", "\n\n", "\u0301", "1"]
 PIECES += ["\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u4e2d\u6587", "\u05e9\u05dc\u05d5\u05dd", "\u202e", "\ufeff"]
@@ -28,10 +29,8 @@ hostile = st.lists(st.one_of(st.sampled_from(PIECES), st.characters(exclude_cate
 def tokenizer(tmp_path_factory):
     """A tokenizer trained on a few modules' source code and the hostile pieces."""
     directory = tmp_path_factory.mktemp("tokenizer")
-    entries = [{"text": inspect.getsource(module)} for module in (inspect, textwrap, logging)]
-    entries += [{"text": " ".join(PIECES)}] * 20
-    recipe = {"kind": "jsonl", "paths": [write_jsonl(directory / "a.jsonl", entries)], "validation": 0}
-    source = listed(directory, "a", recipe)
+    entries = [inspect.getsource(module) for module in (inspect, textwrap, logging)] + [" ".join(PIECES)] * 20
+    source = lines_listed(directory, entries, validation=0)
     return Tokenizer(trained(directory, [source], vocab_size=900, sample={"a": 1}, sample_mb=0.2))
 
 
@@ -82,8 +81,6 @@ def test_an_extreme_text_has_the_same_ids(fast_encoder, tokenizer, text):
 
 
 def test_one_thread_encodes(fast_encoder):
-    from pathlib import Path
-
     if not Path("/proc/self/task").exists():
         pytest.skip("threads are counted in /proc")
     before = len(list(Path("/proc/self/task").iterdir()))
@@ -176,8 +173,7 @@ def test_without_gigatoken_the_tokenizers_own_library_encodes(tokenizer, caplog,
 
 
 def test_a_tokenizer_that_gigatoken_cannot_load_is_encoded_by_the_tokenizers_own_library(tmp_path, capsys):
-    recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "some words here " * 99}])]}
-    source = listed(tmp_path, "a", recipe | {"validation": 0})
+    source = lines_listed(tmp_path, ["some words here " * 99], validation=0)
     made = trained(tmp_path, [source], vocab_size=268, sample={"a": 1}, model="unigram")
     encoder = fast.Encoder(Tokenizer(made))
     assert encoder.name.startswith("tokenizers ")

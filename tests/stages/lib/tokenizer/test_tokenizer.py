@@ -1,5 +1,10 @@
 """The package for transformers gives SentencePiece's ids, on edge cases."""
 
+import argparse
+import inspect
+import shutil
+import textwrap
+
 import pytest
 import sentencepiece
 from hypothesis import given, settings
@@ -8,7 +13,7 @@ from hypothesis import strategies as st
 from stages.lib.errors import UserError
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from tests.helpers.data_fixtures import listed, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, trained
 
 HARD = [
     *EDGE_CASES,
@@ -29,15 +34,10 @@ alphabet = st.one_of(
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     """Tokenizers bpe and unigram, trained on a few modules' source code and the edge cases."""
-    import argparse
-    import inspect
-    import textwrap
-
     directory = tmp_path_factory.mktemp("tokenizers")
-    entries = [{"text": inspect.getsource(module)} for module in (argparse, inspect, textwrap)]
-    entries += [{"text": text.replace("\0", "")} for text in HARD * 3]
-    recipe = {"kind": "jsonl", "paths": [write_jsonl(directory / "a.jsonl", entries)], "validation": 0}
-    source = listed(directory, "a", recipe)
+    entries = [inspect.getsource(module) for module in (argparse, inspect, textwrap)]
+    entries += [text.replace("\0", "") for text in HARD * 3]
+    source = lines_listed(directory, entries, validation=0)
     for model in ("bpe", "unigram"):
         trained(directory / model, [source], vocab_size=800, sample={"a": 1}, sample_mb=0.2, model=model)
     return directory
@@ -104,8 +104,6 @@ def test_transformers_adds_one_bos_and_no_eos(packages, ours, model):
 @pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json"])
 @pytest.mark.parametrize("spoil", ["change", "cut", "remove"])
 def test_a_changed_or_vanished_file_is_named(directory, tmp_path, name, spoil):
-    import shutil
-
     copy = tmp_path / "main"
     shutil.copytree(manifest_of(directory, "bpe").parent, copy)
     data = bytearray((copy / name).read_bytes())

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.tokens import shards
 from stages.lib.tokens.corpus import Corpus
-from tests.stages.lib.tokens import shard_files
+from tests.stages.lib.tokens.made import write_manifest, write_shard
 
 few = settings(max_examples=40, deadline=None)
 
@@ -26,12 +25,11 @@ def written(request, tmp_path_factory):
     for number, documents in enumerate((25, 0, 40)):
         path = directory / f"{number}.arrow"
         made = [chance.integers(0, 60000, size) for size in chance.integers(0, 40, documents)]
-        described.append({"path": path.name, **shard_files.write(path, made, request.param, batch_documents=8)})
+        described.append(write_shard(path, made, request.param, batch_documents=8))
         with pa.memory_map(str(path)) as file:
             expected += sum(pa.ipc.open_file(file).read_all().column("tokens").to_pylist(), [])
     assert [min(3, len(shard["batches"])) for shard in described] == [3, 0, 3]
-    identity = {"tokenizer": {}, "dtype": request.param, "sources": {"a": {"train": {"shards": described}}}}
-    manifest.write(directory / "manifest.json", "index", identity, {})
+    write_manifest(directory, {"a": described}, request.param)
     return directory, expected
 
 
@@ -104,9 +102,8 @@ def test_rows_of_one_length_are_widened_to_where_they_belong(written, data):
 )
 def test_a_shard_that_is_spoilt_after_the_start_is_named(tmp_path, spoil, said):
     path = tmp_path / "0.arrow"
-    shard = {"path": "0.arrow", **shard_files.write(path, [np.arange(900)], "uint16")}
-    identity = {"tokenizer": {}, "dtype": "uint16", "sources": {"a": {"train": {"shards": [shard]}}}}
-    manifest.write(tmp_path / "manifest.json", "index", identity, {})
+    shard = write_shard(path, [np.arange(900)], "uint16")
+    write_manifest(tmp_path, {"a": [shard]})
     stream, tokens = Corpus(tmp_path / "manifest.json").stream("a"), np.empty((9, 100), np.int32)
     if spoil == "removed":
         path.unlink()
@@ -142,9 +139,8 @@ def test_threads_that_read_side_by_side_each_get_what_they_asked_for(written):
 @pytest.mark.parametrize("spoil", ["cut", "removed", "no Arrow file"])
 def test_a_spoilt_shard_is_named_before_it_is_read(tmp_path, spoil):
     path = tmp_path / "0.arrow"
-    shard = {"path": "0.arrow", **shard_files.write(path, [np.arange(9)], "uint16")}
-    identity = {"tokenizer": {}, "dtype": "uint16", "sources": {"a": {"train": {"shards": [shard]}}}}
-    manifest.write(tmp_path / "manifest.json", "index", identity, {})
+    shard = write_shard(path, [np.arange(9)], "uint16")
+    write_manifest(tmp_path, {"a": [shard]})
     if spoil == "removed":
         path.unlink()
     else:

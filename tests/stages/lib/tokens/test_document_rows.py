@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stages.lib import manifest
@@ -17,8 +17,8 @@ from stages.lib.model.loss import IGNORED
 from stages.lib.tokens import document_rows
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
-from tests.stages.lib.tokens import shard_files
-from tests.stages.lib.tokens.made import FIRST, WORLD_SIZES, Made, enough, lengths, trained, write
+from tests.stages.lib.tokens import made as made_corpora
+from tests.stages.lib.tokens.made import EMPTY, FIRST, UNEQUAL, WORLD_SIZES, Made, enough, lengths, trained, write
 
 PACKINGS = ("concat", "best_fit")
 every_packing = pytest.mark.parametrize("packing", ["chunk", *PACKINGS])
@@ -31,7 +31,7 @@ def group(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_rows, "GROUP", request.param)
         if request.param == 5:
-            patch.setattr(shard_files, "BATCH_DOCUMENTS", 4)
+            patch.setattr(made_corpora, "BATCH_DOCUMENTS", 4)
             patch.setattr(document_rows, "IN_MEMORY", 0)
             patch.setattr(document_rows, "AT_ONCE", 3)
         yield request.param
@@ -50,11 +50,15 @@ def check_epoch(targets, documents, packing, group):
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @some
-@given(made=lengths, seq_len=st.integers(2, 20), seed=st.integers(0, 9), data=st.data())
-def test_D2_D4_every_document_is_trained_on_once_an_epoch_wherever_it_is_cut(group, packing, made, seq_len, seed, data):
+@given(made=lengths, seq_len=st.integers(2, 20), seed=st.integers(0, 9), share=st.floats(0, 1))
+@example(made=EMPTY, seq_len=6, seed=0, share=0.5)
+@example(made=UNEQUAL, seq_len=10, seed=0, share=0.5)
+def test_D2_D4_every_document_is_trained_on_once_an_epoch_wherever_it_is_cut(
+    group, packing, made, seq_len, seed, share
+):
     with Made({"a": made}, packing, seq_len, seed) as (samples, documents):
         rows = int(samples.rows[0])
-        cut = data.draw(st.integers(0, 2 * rows))
+        cut = round(share * 2 * rows)
         parts = [samples.batch(np.arange(*part)) for part in ((0, cut), (cut, 2 * rows))]
         inputs, targets = (np.concatenate(side) for side in zip(*parts, strict=True))
         for epoch in (0, 1):

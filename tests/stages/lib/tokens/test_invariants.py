@@ -2,7 +2,7 @@
 
 | | holds | tests, beside those here with its number |
 |---|---|---|
-| D1 | the ranks' samples are all samples, and no two have one | test_loader.py: test_D1 |
+| D1 | the ranks' samples are all samples, and no two have one | test_loader.py: test_D1_D16 |
 | D2 | everything comes once an epoch | test_loader.py: test_D2_D9; test_document_rows.py: test_D2_D4 |
 | D3 | nothing comes back before its epoch ends, across data stages too | test_document_rows.py: test_D3_D7 |
 | D4 | cut anywhere, the rest comes once | test_document_rows.py: test_D2_D4 |
@@ -17,10 +17,9 @@
 | D13 | seeds and epochs are independent | test_document_rows.py: test_D13 |
 | D14 | weights and position in the data are one checkpoint | test_pretrain.py: test_killed_run |
 | D15 | a shard that changed is named | test_corpus.py: spoilt; test_verify.py; test_document_rows.py: test_D15 |
-| D16 | ranks share tokens, not files | here |
+| D16 | ranks share tokens, not files | test_loader.py: test_D1_D16 |
 
-Two cases in which fms-fsdp's loader loses, repeats or ends are here by their names: an empty document, and files of
-unequal length.
+Two cases in which fms-fsdp's loader loses, repeats or ends are examples of D2: EMPTY and UNEQUAL of made.py.
 """
 
 import itertools
@@ -33,64 +32,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib import manifest
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Prefetch, Samples, share_of
 from stages.lib.tokens.packing import PACKINGS
-from tests.stages.lib.tokens import shard_files
-from tests.stages.lib.tokens.made import FIRST, WORLD_SIZES, Made, enough, lengths, trained
+from tests.stages.lib.tokens.made import WORLD_SIZES, Made, enough, lengths, write_manifest, write_shard
 
 GLOBAL_BATCH = 24
 some = settings(max_examples=10, deadline=None)
 every_packing = pytest.mark.parametrize("packing", PACKINGS)
-
-
-def on_ranks(samples, step, world_size):
-    """The targets of a step, rank after rank."""
-    shares = [share_of(step * GLOBAL_BATCH, rank, world_size, GLOBAL_BATCH) for rank in range(world_size)]
-    return np.concatenate([samples.batch(share)[1] for share in shares])
-
-
-def epoch_of(samples, world_sizes):
-    """The targets of the first epoch of the only source, its steps on these world sizes in turn."""
-    rows = int(samples.rows[0])
-    steps = -(-rows // GLOBAL_BATCH)
-    turns = itertools.islice(itertools.cycle(world_sizes), steps)
-    return np.concatenate([on_ranks(samples, step, size) for step, size in enumerate(turns)])[:rows]
-
-
-def check_whole(targets, made, packing, seq_len):
-    """Each body token was a target once; with `chunk`, but for the tail and the first token of the stream."""
-    bodies = {token: n for token, n in trained(targets).items() if token >= FIRST}
-    assert set(bodies.values()) <= {1}
-    wanted = {token for document in made for token in document if token >= FIRST}
-    if packing == "chunk":
-        assert len(wanted) - len(bodies) <= seq_len
-    else:
-        assert set(bodies) == wanted  # BOS comes before each, so that all are targets
-
-
-@every_packing
-@pytest.mark.parametrize("at", range(4))
-def test_D12_an_empty_document_does_not_lose_the_rest_of_its_file(packing, at):
-    sizes = [20, 9, 14, 7]
-    for empty in (0, 1, 2):
-        made = [sizes[:at] + [empty] + sizes[at:], [5]]
-        with Made({"a": made}, packing, 6) as (samples, documents):
-            check_whole(epoch_of(samples, [2]), documents["a"], packing, 6)
-
-
-@every_packing
-def test_D16_files_of_unequal_length_are_shared_by_tokens(packing):
-    with Made({"a": [[2000], [5], [], [3, 4], [900, 1]]}, packing, 10) as (samples, documents):
-        check_whole(epoch_of(samples, [24]), documents["a"], packing, 10)
-        for world_size in WORLD_SIZES:
-            steps = int(samples.rows[0]) // GLOBAL_BATCH
-            counts = [
-                sum(len(share_of(step * GLOBAL_BATCH, rank, world_size, GLOBAL_BATCH)) for step in range(steps))
-                for rank in range(world_size)
-            ]
-            assert set(counts) == {steps * GLOBAL_BATCH // world_size}
 
 
 weights = st.dictionaries(st.sampled_from("abc"), st.floats(0.1, 10), min_size=1)
@@ -143,7 +92,7 @@ def trillion(tmp_path_factory):
     """A corpus of 10^12 tokens: 2,000 shards of 5 * 10^8 tokens, with holes where nothing was written."""
     directory = tmp_path_factory.mktemp("trillion")
     tokens, described = 5 * 10**8, []
-    real = shard_files.write(directory / "real.arrow", [np.arange(9, dtype=np.uint16)], "uint16")
+    real = write_shard(directory / "real.arrow", [np.arange(9, dtype=np.uint16)], "uint16")
     frame = (directory / "real.arrow").read_bytes()
     (begin,) = [batch["values_at"] for batch in real["batches"]]
     size = begin + 2 * tokens + len(frame)
@@ -155,10 +104,7 @@ def trillion(tmp_path_factory):
             file.write(frame)
         batch = {"documents": 1, "tokens": tokens, "offsets_at": 0, "values_at": begin}
         described.append({"path": f"{number}.arrow", "bytes": size, "sha256": f"{number:064x}", "batches": [batch]})
-    path = directory / "manifest.json"
-    sources = {"a": {"train": {"shards": described}}}
-    manifest.write(path, "index", {"tokenizer": {"eos": 2}, "dtype": "uint16", "sources": sources}, {})
-    return path
+    return write_manifest(directory, {"a": described})
 
 
 def test_D6_a_batch_of_a_trillion_tokens_comes_within_a_second_wherever_the_training_is(trillion):

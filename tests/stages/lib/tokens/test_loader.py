@@ -1,20 +1,19 @@
 """The loader: ranks share each step, chunks come once an epoch, the same in each process; see test_invariants.py."""
 
 import hashlib
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stages.lib.errors import UserError
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Prefetch, Samples, share_of
-from tests.stages.lib.tokens.made import BOS, EOS, WORLD_SIZES, Made, enough, lengths, write
+from tests.helpers.training import environment
+from tests.stages.lib.tokens.made import BOS, EMPTY, EOS, UNEQUAL, WORLD_SIZES, Made, enough, lengths, write
 
 few = settings(max_examples=12, deadline=None)
 
@@ -33,7 +32,7 @@ def samples(corpus):
 
 @given(st.integers(0, 10**9), st.integers(1, 5))
 @few
-def test_D1_ranks_share_each_step_between_them(step, share):
+def test_D1_D16_ranks_share_each_step_between_them_in_equal_parts(step, share):
     global_batch_size = 24 * share
     for world_size in WORLD_SIZES:
         ranks = [
@@ -41,9 +40,11 @@ def test_D1_ranks_share_each_step_between_them(step, share):
             for rank in range(world_size)
         ]
         assert sum(ranks, []) == list(range(step * global_batch_size, (step + 1) * global_batch_size))
+        assert {len(rank) for rank in ranks} == {global_batch_size // world_size}
 
 
 @given(lengths, lengths, st.integers(2, 9), st.integers(0, 9))
+@example(EMPTY, UNEQUAL, 6, 0)
 @few
 def test_D2_D9_every_chunk_comes_once_an_epoch_and_less_than_a_chunk_is_left_out(made, other, seq_len, seed):
     with Made({"a": enough(made), "b": enough(other)}, "chunk", seq_len, seed) as (samples, documents):
@@ -67,12 +68,11 @@ def test_D11_the_stream_is_the_same_in_two_processes_whatever_their_hash_seed(co
         "rows = Samples(Corpus(sys.argv[1]), weights, 7, 3).read(numpy.arange(500))\n"
         "print(hashlib.sha256(rows.tobytes()).hexdigest())\n"
     )
-    home = Path(__file__).resolve().parents[4]
     printed = set()
     for seed, locale in (("1", "C"), ("2", "C.UTF-8")):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONPATH": str(home)}
+        variables = environment() | {"PYTHONHASHSEED": seed, "LC_ALL": locale}
         command = [sys.executable, "-c", script, corpus.manifest.path]
-        printed.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        printed.add(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
     assert printed == {hashlib.sha256(samples.read(np.arange(500)).tobytes()).hexdigest() + "\n"}
 
 

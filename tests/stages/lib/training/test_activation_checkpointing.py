@@ -1,5 +1,6 @@
 """Activation checkpointing: the same gradients for every kind, and what each kind keeps."""
 
+import hashlib
 import itertools
 import json
 import weakref
@@ -7,16 +8,19 @@ from collections import Counter
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._inductor.utils import fresh_cache
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stages.lib import recipe
+from stages.lib import recipe, stage
+from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer, documents_of
 from stages.lib.training import parallelize
-from stages.lib.training.settings.recipe import MODES, ActivationCheckpointingRecipe
+from stages.lib.training.settings.recipe import MODES, ActivationCheckpointingRecipe, TrainRecipe
 from tests.helpers.ranks import run_module
 from tests.helpers.training import MODEL
 
@@ -24,16 +28,21 @@ LAYERS, PRODUCTS = 4, 4  # matrix products a block
 KINDS_THAT_RECOMPUTE = [kind for kind in MODES if kind != "none"]
 
 
-SIZES = MODEL | {"num_hidden_layers": LAYERS, "tie_word_embeddings": False}
+def model_of(architecture="llama", tied=False):
+    keys = {"architecture": architecture, "num_hidden_layers": LAYERS, "tie_word_embeddings": tied}
+    return Transformer(recipe.load(ARCHITECTURES, MODEL | keys, "model"), 70)
+
+
+def checkpoint(model, kind):
+    ratio = 0.5 if kind == "ratio" else None
+    parallelize.apply_activation_checkpointing(model, ActivationCheckpointingRecipe(mode=kind, ratio=ratio))
 
 
 def built(kind, dtype=torch.float32, architecture="llama"):
-    model = Transformer(recipe.load(ARCHITECTURES, SIZES | {"architecture": architecture}, "model"), 70)
+    model = model_of(architecture)
     initialize(model, seed=3)
     model.to(dtype)
-    parallelize.apply_activation_checkpointing(
-        model, ActivationCheckpointingRecipe(mode=kind, ratio=0.5 if kind == "ratio" else None)
-    )
+    checkpoint(model, kind)
     return model
 
 
@@ -140,30 +149,23 @@ def test_a_ratio_belongs_to_the_kind_ratio():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["none", "full", "selective"])
-def test_a_compiled_sparse_block_has_the_same_gradients(kind):
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [("llama", "selective"), ("llama", "offload"), *(("mixtral", kind) for kind in ("none", "full", "selective"))],
+)
+def test_a_compiled_block_has_the_same_gradients(architecture, kind):
     """The loop over experts, of which a GPU has one kernel, stays outside of the graphs."""
-    model = built(kind, architecture="mixtral")
+    model = built(kind, architecture=architecture)
     for block in model.base_model.layers:
         block.compile()
-    found, expected = gradients(model), gradients(built("none", architecture="mixtral"))
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    found, expected = gradients(model, end=3), gradients(built("none", architecture=architecture), end=3)
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
-    torch._dynamo.reset()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["selective", "offload"])
-def test_a_compiled_block_has_the_same_gradients(kind):
-    model = built(kind)
-    for block in model.base_model.layers:
-        block.compile()
-    torch._dynamo.utils.counters.clear()
-    found, expected = gradients(model, end=3), gradients(built("none"), end=3)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
-    assert not torch._dynamo.utils.counters["graph_break"]
+    if architecture == "llama":
+        assert counters["stats"]["unique_graphs"] >= 1
+        assert not counters["graph_break"]
     torch._dynamo.reset()
 
 
@@ -183,7 +185,7 @@ def test_a_compiled_selective_block_is_taken_from_the_cache_after_a_restart():
 
 @pytest.mark.long
 def test_gradients_are_the_same_bits_on_two_ranks():
-    code, printed = run_module(2, "tests.stages.lib.training.sharded_activation", [])
+    code, printed = run_module(2, "tests.stages.lib.training.test_activation_checkpointing", [])
     assert code == 0, printed
     for rank in json.loads(printed.splitlines()[-1]):
         for kinds in rank.values():
@@ -192,3 +194,36 @@ def test_gradients_are_the_same_bits_on_two_ranks():
             for kind, seen in kinds.items():
                 assert seen["gradients"] == expected["gradients"], kind
                 assert seen["forwards"] == LAYERS + (LAYERS // 2 if kind == "ratio" else LAYERS), kind
+
+
+def measured(kind, how, device):
+    """{"gradients": a digest of this rank's shards, "forwards": runs of a block in a step of one micro-batch}."""
+    with torch.device("meta"):
+        model = model_of(tied=True)
+    forwards = []
+    for block in model.base_model.layers:
+        block.forward = counted(block.forward, forwards)
+    checkpoint(model, kind)
+    keys = {"steps": 1, "seq_len": 48, "global_batch_size": 2, "dtype": "float32", "sharding": how}
+    parallelize.shard(model, TrainRecipe(**keys), device)
+    initialize(model, seed=3)
+    tokens = torch.randint(0, 70, (1, 48), generator=torch.Generator().manual_seed(dist.get_rank()))
+    loss, *_ = model(tokens, tokens.roll(-1))
+    loss.backward()
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(collectives.local_tensor(parameter.grad).numpy().tobytes())
+    return {"gradients": digest.hexdigest(), "forwards": len(forwards)}
+
+
+def counted(forward, calls):
+    return lambda *arguments: calls.append(1) or forward(*arguments)
+
+
+if __name__ == "__main__":
+    with process_group() as on_device:
+        by_sharding = {how: {kind: measured(kind, how, on_device) for kind in MODES} for how in ("full", "grad")}
+        of_all_ranks = collectives.all_gather_object(by_sharding)
+        if dist.get_rank() == 0:
+            print(json.dumps(of_all_ranks))
+    stage.leave(0)

@@ -1,5 +1,6 @@
 """A training that hangs ends by itself, to be started again, and says what each rank was doing."""
 
+import ctypes
 import json
 import os
 import pickle
@@ -7,13 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from stages.lib import log, recipe, stage
+from stages.lib.distributed.process_group import enable_flight_recorder, process_group
+from stages.lib.training import watchdog
 from tests.helpers.training import HOME, environment
 
 SECOND = 1 / 60  # of a limit, in minutes
-MODULE = ["-m", "tests.stages.lib.training.hang"]
+MODULE = ["-m", "tests.stages.lib.training.test_watchdog"]
 
 
 def start(ranks, directory, behaviour, **limits):
@@ -131,3 +138,50 @@ def test_process_alone_that_keeps_the_interpreters_lock_is_ended(tmp_path):
     code, error = end(start(0, tmp_path, "lock", step=SECOND))
     assert code == 1
     assert "in sleep_with_the_lock" in error
+
+
+def sleep_for_ever():
+    """Hang like a rank that waits for a file system."""
+    time.sleep(1000)
+
+
+def sleep_with_the_lock():
+    """Hang in C, with the GIL held, so that no thread of this process can run."""
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def train(dog, behaviour):
+    """Take six steps and a save, one of which does not end."""
+    last = dist.get_rank() == dist.get_world_size() - 1
+    for step in range(6):
+        dog.phase("step", step)
+        if behaviour == "sleep" and step == 2 and last:
+            sleep_for_ever()
+        if behaviour == "lock" and step == 2 and last:
+            sleep_with_the_lock()
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.2)
+    dog.phase("save", 6)
+    if behaviour == "save":
+        sleep_for_ever()
+
+
+def main(directory, behaviour, limits):
+    """Be a rank of a training that hangs."""
+    log.to(None)
+    enable_flight_recorder()
+    with process_group():
+        (directory / f"pid{dist.get_rank()}").write_text(str(os.getpid()), encoding="utf-8")
+        limits_recipe = recipe.load(watchdog.WatchdogRecipe, limits, "watchdog")
+        dog = watchdog.Watchdog(limits_recipe, directory, lambda message: stage.out_of_time("hang", message))
+        try:
+            if behaviour == "start":
+                sleep_for_ever()
+            train(dog, behaviour)
+        finally:  # as a trainer does: a rank that another's hang ends prints nothing
+            dog.close()
+    stage.leave(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))

@@ -16,6 +16,7 @@ def question(context, choices, answer=0):
 INDENTED = question("def f():\n    a = 1\n\n", ["b\n", "    c\n", "        d\n", "e\n"], answer=1)
 SHARED = question("the walrus sleeps\n", ["the rest\n", "a walrus\n", "the dog\n", "nothing\n"], answer=1)
 LONGEST = question("", ["a\n", "bb\n", "cccc\n", "dddd\n"], answer=3)
+COMMON = question("", ["an odd\n", "the the\n", "the rare\n", "other\n"], answer=1)
 OTHERS = [question("the end\n", ["the end\n", "the\n", "an end\n", "ends\n"])] * 4
 
 
@@ -27,17 +28,16 @@ OTHERS = [question("the end\n", ["the end\n", "the\n", "an end\n", "ends\n"])] *
         ("indent", INDENTED, 1),
         ("shared_words", SHARED, 1),
         ("longest", LONGEST, 0.5),
-        ("unigram", OTHERS[0], 0),
+        ("unigram", COMMON, 1),
     ],
 )
 def test_a_reader_is_right_where_its_rule_is(reader, asked, credit):
     alone = task_files.accuracies([asked])[reader]["value"]
     among = task_files.accuracies([asked, *OTHERS])[reader]["value"] * 5
     others = task_files.accuracies(OTHERS)[reader]["value"] * 4
-    if reader not in ("shared_words", "unigram"):  # which count words over all questions
+    if reader != "shared_words":  # which counts words over all contexts
         assert alone == credit
-        assert among == pytest.approx(credit + others)
-    if reader == "shared_words":
+    if reader != "unigram":  # which counts words over all choices, so that one question changes the others' credits
         assert among - others == pytest.approx(credit)
 
 

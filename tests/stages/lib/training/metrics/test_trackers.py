@@ -2,21 +2,19 @@
 
 import builtins
 import json
-import os
 import re
 import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from stages.lib import log, recipe
 from stages.lib.errors import UserError
 from stages.lib.training.metrics.trackers import TrackerRecipe, Trackers
+from tests.helpers.training import environment
 
-HOME = Path(__file__).resolve().parents[5]
 ENTRY = {"step": 1, "loss": 5.0, "mfu": "n/a", "grad_norm": None, "samples": [0, 8], "time": 1e9, "skipped": True}
 
 
@@ -166,10 +164,10 @@ def test_a_missing_package_is_one_sentence_that_names_the_key(tmp_path, monkeypa
 
 
 def test_without_a_login_wandb_is_refused_in_one_sentence(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    variables = {name: value for name, value in environment().items() if not name.startswith("WANDB_")}
     command = [sys.executable, "-c", START, str(tmp_path)]  # wandb reads its variables once a process
-    environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(HOME)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    variables |= {"HOME": str(tmp_path)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60)
     assert re.match(r"trackers.wandb could not start \(No API key.*\); set WANDB_API_KEY, or set", done.stdout)
 
 
@@ -177,6 +175,7 @@ START = """
 import sys
 from stages.lib.errors import UserError
 from stages.lib.training.metrics.trackers import TrackerRecipe, Trackers
+from tests.helpers.training import environment
 
 try:
     Trackers(TrackerRecipe(wandb="caravan"), sys.argv[1], "base", {}, 0)

@@ -66,7 +66,7 @@ def stepped(moments, steps, dtype=torch.float32, beta2=0.95, scale=None, skipped
 def test_the_first_step_with_moments_in_bfloat16_has_the_bits_of_adamws(dtype, elements, monkeypatch):
     monkeypatch.setattr(adamw, "CACHED", elements)
     (ours, _), (theirs, _) = (stepped(moments, 1, dtype) for moments in ("bfloat16", "float32"))
-    assert_equal(ours.parameters(), theirs.parameters())
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
 def test_later_steps_with_moments_in_bfloat16_stay_near_adamws():
@@ -118,8 +118,3 @@ def test_weights_are_rounded_by_chance_to_their_value_on_average():
     assert abs(agreement - (0.25**2 + 0.75**2)) < 0.02  # of independent draws
     parts = [adamw.round_by_chance(part, keys[0], start) for part, start in ((values[:70], 0), (values[70:], 70))]
     assert torch.equal(torch.cat(parts)[:-20_000], first.flatten()[:-20_000])
-
-
-def assert_equal(ours, theirs):
-    for our, their in zip(ours, theirs, strict=True):
-        assert torch.equal(our, their)
