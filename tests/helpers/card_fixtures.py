@@ -36,7 +36,6 @@ RECIPE = {
 
 
 def write(path, stage, identity, record=None):
-    path.parent.mkdir(parents=True, exist_ok=True)
     manifest.write(path, stage, identity, record or {})
     return path
 

@@ -19,11 +19,13 @@ def write_data(root):
             "recipe": {"kind": "text", "paths": ["x"]},
             "files": [{"name": "x", "bytes": 10**6}],
         }
-        write(root / f"sources/{source}/list.json", "list", identity, {"code": "l1"})
+        manifest.write(root / f"sources/{source}/list.json", "list", identity, {"code": "l1"})
     split = {"documents": 10, "tokens": 1000, "text_bytes": 4000, "shards": []}
     sources = {source: {"train": split, "validation": split} for source in SOURCES}
     identity = {"tokenizer": {"digest": "7" * 64}, "sources": sources, "outputs": {}}
-    write(root / "tokens/main/manifest.json", "index", identity, {"code": "i1", "dropped": {"code": {"duplicate": 3}}})
+    manifest.write(
+        root / "tokens/main/manifest.json", "index", identity, {"code": "i1", "dropped": {"code": {"duplicate": 3}}}
+    )
 
 
 def write_run(root, name="base", steps=300, milestones=(100, 300), bits=2.5, sources=SOURCES, **more):
@@ -77,10 +79,10 @@ def write_milestone(root, name, step, bits, commit=COMMIT, code="p1", recipe=Non
         "versions": {"torch": "2.13.0"},
     }
     model = run / f"models/{step:08d}.json"
-    write(model, "pretrain", identity, record)
+    manifest.write(model, "pretrain", identity, record)
     export = run / f"export/{step:08d}/manifest.json"
     identity = {"recipe": {}, "model": manifest.read(model).digest, "step": step, "tokens": step * 256, "outputs": {}}
-    write(export, "convert", identity, {"parameters": 4_200_000, "code": "c1", "seconds": 5.0})
+    manifest.write(export, "convert", identity, {"parameters": 4_200_000, "code": "c1", "seconds": 5.0})
     scores = {
         "next_line": {"acc_mutual_info": {"value": 0.2 + 0.5 / bits, "stderr": 0.02, "n": 500}},
         "bits_per_byte_code": {"bits_per_byte": {"value": bits, "stderr": 0.05, "n": 90}},
@@ -88,13 +90,7 @@ def write_milestone(root, name, step, bits, commit=COMMIT, code="p1", recipe=Non
     readers = {"next_line": {"indent": {"value": 0.35, "stderr": 0.02, "n": 500}}}
     identity = {"recipe": {}, "corpus": corpus, "export": manifest.read(export).digest, "step": step, "outputs": {}}
     identity |= {"tokens": step * 256, "results": scores, "trivial": readers}
-    write(run / f"eval/{step:08d}/validation.json", "evaluate", identity, {"code": "e1", "seconds": 7.0})
-
-
-def write(path, stage, identity, record):
-    """Write a manifest."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write(path, stage, identity, record)
+    manifest.write(run / f"eval/{step:08d}/validation.json", "evaluate", identity, {"code": "e1", "seconds": 7.0})
 
 
 def summarized(root, *more):

@@ -63,7 +63,7 @@ def write_milestone(run, step, bits, accuracy):
     recipe = {key: value for key, value in PRETRAIN.items() if key != "optimizer"}
     models = run / "models" / f"{step:08d}.json"
     identity = {"recipe": recipe, "step": step, "tokens": step * 256, "outputs": {}}
-    write(
+    manifest.write(
         models,
         "pretrain",
         identity,
@@ -71,26 +71,14 @@ def write_milestone(run, step, bits, accuracy):
     )
     export = run / "export" / f"{step:08d}" / "manifest.json"
     identity = {"recipe": {}, "model": manifest.read(models).digest, "step": step, "tokens": step * 256, "outputs": {}}
-    write(export, "convert", identity, {"parameters": 4_200_000, "vocab_size": 4096, "code": "c1"})
+    manifest.write(export, "convert", identity, {"parameters": 4_200_000, "vocab_size": 4096, "code": "c1"})
     scores = {
         "next_line": {"acc_mutual_info": {"value": accuracy, "stderr": 0.03, "n": 64}},
         "bits_per_byte_code": {"bits_per_byte": {"value": bits, "stderr": None}},
     }
     identity = {"recipe": SUITE, "suite": "validation", "export": manifest.read(export).digest, "step": step}
     identity |= {"tokens": step * 256, "results": scores, "outputs": {}}
-    write(run / "eval" / f"{step:08d}" / "validation.json", "evaluate", identity, {"code": "e1"})
-
-
-def write(path, stage, identity, record):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write(path, stage, identity, record)
-
-
-def rewrite(path, record=None, **identity):
-    """Change keys of a manifest; return it as it is then."""
-    made = manifest.read(path)
-    manifest.write(path, made.stage, made.identity | identity, made.record | (record or {}))
-    return manifest.read(path)
+    manifest.write(run / "eval" / f"{step:08d}" / "validation.json", "evaluate", identity, {"code": "e1"})
 
 
 def options_of(root, expect=EXPECT):
