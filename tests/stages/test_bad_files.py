@@ -209,7 +209,7 @@ BESIDE = {
     find_duplicates: ["a/00000.duplicates.npy"],
     index: ["receipt.json"],
 }
-"""What a stage writes beside its manifest; others write a directory, or nothing."""
+"""Files that a stage writes beside its manifest; others write a directory, or nothing."""
 
 
 @pytest.mark.parametrize("stage", STAGES)
