@@ -3,8 +3,13 @@
 import json
 import random
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from stages import index, tokenize, train_tokenizer
 from stages import list as listing
+from stages.lib.sources import documents, spans
+from stages.lib.sources.source import SourceRecipe
 from tests.helpers.manifests import shards_of
 
 SYLLABLES = ("ka", "ra", "van", "to", "ken", "mi", "lo", "ste", "p", "un", "der", "ol", "i", "sche", "ba")
@@ -27,6 +32,19 @@ def write_jsonl(path, entries):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     return str(path)
+
+
+def entries_of(path, kind, **recipe):
+    """The documents, malformed and filtered records of a source of one file, in their order."""
+    made = SourceRecipe(kind=kind, paths=["*"], **recipe)
+    return list(documents.read(made, spans.whole([str(path)]), [str(path)]))
+
+
+def parquet_of(rows, **options):
+    """The bytes of a parquet file of some rows."""
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(rows), sink, **options)
+    return sink.getvalue().to_pybytes()
 
 
 def run(stage, **options):

@@ -1,7 +1,9 @@
-"""Read what stages made: what manifests hold, and the files of parts."""
+"""Read what stages made: what manifests hold, and the files of parts; and change it."""
 
 import json
 from collections import Counter
+
+from stages.lib import manifest
 
 
 def identity_of(path):
@@ -45,3 +47,10 @@ def shards_of(part):
 def names_of(source_list):
     """The names of the files in the list of a source."""
     return [file["name"] for file in identity_of(source_list)["files"]]
+
+
+def rewrite(path, record=None, **identity):
+    """Change keys of a manifest; return it as it is then."""
+    made = manifest.read(path)
+    manifest.write(path, made.stage, made.identity | identity, made.record | (record or {}))
+    return manifest.read(path)

@@ -81,13 +81,6 @@ def write_milestone(run, step, bits, accuracy):
     manifest.write(run / "eval" / f"{step:08d}" / "validation.json", "evaluate", identity, {"code": "e1"})
 
 
-def rewrite(path, record=None, **identity):
-    """Change keys of a manifest; return it as it is then."""
-    made = manifest.read(path)
-    manifest.write(path, made.stage, made.identity | identity, made.record | (record or {}))
-    return manifest.read(path)
-
-
 def options_of(root, expect=EXPECT):
     run = root / "runs" / "base"
     steps = [f"{step:08d}" for step in (100, 300)]

@@ -165,18 +165,17 @@ def refused(capsys, corpus, results, **keywords):
     return line
 
 
-def recorded_batches(monkeypatch):
-    """{step: (inputs, targets)} of the steps that this test's trainings take, filled while they run."""
+def before_each_step(monkeypatch, do):
+    """Call `do(step, *batch)` before each step that this test's trainings take, counted from 0."""
     from stages.lib.training.step import Stepper
 
-    take, batches = Stepper.take, {}
+    take = Stepper.take
 
-    def recording(self, step, inputs, targets):
-        batches[step + 1] = inputs.tolist(), targets.tolist()
-        return take(self, step, inputs, targets)
+    def take_after(self, step, *batch):
+        do(step, *batch)
+        return take(self, step, *batch)
 
-    monkeypatch.setattr(Stepper, "take", recording)
-    return batches
+    monkeypatch.setattr(Stepper, "take", take_after)
 
 
 def events_of(results):

@@ -12,6 +12,7 @@ from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
 from stages.lib.model import key_table
 from tests.helpers import training
+from tests.helpers.faults import flip_bit
 from tests.helpers.training import BASE_STEPS, milestone
 from tests.stages import test_finetune
 from tests.stages.test_finetune import converted, tune
@@ -101,8 +102,7 @@ def test_models_that_are_no_milestones_of_one_run_or_changed_are_refused(made, b
     for models, count, sentence in cases:
         assert averaged(models, tmp_path / "mean", count) == 2
         assert sentence in capsys.readouterr().err
-    copied = tmp_path / "copied"
-    shutil.copytree(base, copied)
+    copied = shutil.copytree(base, tmp_path / "copied")
     (train,) = (copied / "train").iterdir()
     models, before = [milestone(copied, step) for step in (6, BASE_STEPS)], tensors_of(next(train.glob("*/*8")))
     words = ["--models", *models, "--recipe", '{"num_milestones": 2}', "--log", tmp_path / "log"]
@@ -114,12 +114,8 @@ def test_models_that_are_no_milestones_of_one_run_or_changed_are_refused(made, b
         assert average_weights.main([*map(str, words), *map(str, more)]) == 2
         assert sentence in capsys.readouterr().err
     assert tensors_of(next(train.glob("*/*8"))).keys() == before.keys() and not elsewhere.exists()
-    damaged = tmp_path / "damaged"
-    shutil.copytree(base, damaged)
-    (file,) = damaged.glob("train/*/checkpoints/00000004/*.distcp")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    assert averaged([milestone(damaged, 4), milestone(damaged, 6)], tmp_path / "mean") == 2
+    (file,) = copied.glob("train/*/checkpoints/00000004/*.distcp")
+    flip_bit(file)
+    assert averaged([milestone(copied, 4), milestone(copied, 6)], tmp_path / "mean") == 2
     assert f"{file.name} changed since it was written" in capsys.readouterr().err
     assert not (tmp_path / "mean/average").exists() and not milestone(tmp_path / "mean", BASE_STEPS).exists()

@@ -20,13 +20,14 @@ from stages import (
     index,
     sketch,
     tokenize,
+    train_tokenizer,
     verify_duplicates,
 )
 from stages import list as listing
 from stages.lib.sources import examples, source, storage
 from stages.lib.sources.kinds.registry import KINDS
 from tests.helpers.data_fixtures import lines_listed, listed, make, part_of, refused, texts, tokenized, write_jsonl
-from tests.helpers.limits import files_of_at_most
+from tests.helpers.faults import files_of_at_most
 from tests.helpers.manifests import documents_of
 
 TEXTS = texts("a", 40)
@@ -202,11 +203,17 @@ def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsy
         assert str(made if stage in (find_duplicates, find_candidates, index) else tokenizer) in line
 
 
-STAGES = [listing, hash_documents, find_duplicates, sketch, find_candidates, tokenize, index]
+STAGES = [listing, train_tokenizer, hash_documents, find_duplicates, sketch, find_candidates, tokenize, index]
+BESIDE = {
+    train_tokenizer: ["tokenizer.json", "tokenizer.model", "tokenizer_config.json"],
+    find_duplicates: ["a/00000.duplicates.npy"],
+    index: ["receipt.json"],
+}
+"""Files that a stage writes beside its manifest; others write a directory, or nothing."""
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, tokenizer, capsys, stage):
+def test_a_full_disk_is_one_line_and_leaves_nothing_and_what_kills_left_is_cleared(tmp_path, tokenizer, capsys, stage):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS * 9])
     recipe = {"kind": "jsonl", "paths": [path], "validation": 0.2}
     made = listed(tmp_path, "a", recipe)
@@ -214,6 +221,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, tokenizer, capsys,
     sketches = make(sketch, list=made, part=0, parts=1, output=tmp_path / "sketches/00000.json")
     options = {
         listing: lambda: {"name": "a", "recipe": recipe},
+        train_tokenizer: lambda: {"lists": [made], "recipe": {"vocab_size": 320, "sample": {"a": 1}}},
         sketch: lambda: {"list": made, "part": 0, "parts": 1},
         find_candidates: lambda: {"sketches": [sketches]},
         hash_documents: lambda: {"list": made, "part": 0, "parts": 1},
@@ -226,3 +234,11 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, tokenizer, capsys,
         line = refused(capsys, stage, output=output, **options)
     assert line.endswith("cannot be written: File too large")
     assert not [found for found in output.parent.rglob("*") if found.is_file()]
+    for file in (output.parent / name for name in (output.name, *BESIDE.get(stage, []))):
+        file.parent.mkdir(exist_ok=True)
+        file.with_name(f".{file.name}.abc.tmp").write_text("half")
+    if stage in (hash_documents, sketch, tokenize):
+        (output.parent / ".00000.abc.making").mkdir()
+        (output.parent / ".00000.abc.making/half").touch()
+    make(stage, output=output, **options)
+    assert not list(output.parent.rglob(".*"))

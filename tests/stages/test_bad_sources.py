@@ -12,11 +12,11 @@ import pytest
 from pyarrow import parquet
 
 from stages import hash_documents, tokenize
-from stages.lib.sources import documents, spans, storage
+from stages.lib.sources import storage
 from stages.lib.sources.kinds import lines
 from stages.lib.sources.kinds.registry import KINDS
-from stages.lib.sources.source import SourceRecipe
-from tests.helpers.data_fixtures import listed, make, part_of, refused, run, texts, write_jsonl
+from tests.helpers.data_fixtures import entries_of, listed, make, part_of, refused, run, texts, write_jsonl
+from tests.helpers.faults import flip_bit
 from tests.helpers.manifests import documents_of, filtered_of, held_out
 from tools.inspect import __main__ as inspect
 
@@ -66,10 +66,10 @@ def written(directory, form, columns):
     return {"kind": kind_of(path.name), "paths": [str(path)]}
 
 
-def texts_of(**recipe):
+def texts_of(*, kind, paths):
     """The texts of a source of one file."""
-    (path,) = recipe["paths"]
-    return [document.text for document in documents.read(SourceRecipe(**recipe), spans.whole([path]), [path])]
+    (path,) = paths
+    return [document.text for document in entries_of(path, kind)]
 
 
 def refusal(directory, tokenizer, capsys, **recipe):
@@ -151,13 +151,12 @@ def test_offsets_that_lead_out_of_an_arrow_file_are_refused_and_crash_nothing(tm
 
 
 def test_a_flipped_bit_in_a_page_with_a_checksum_is_refused(tmp_path, tokenizer, capsys):
-    columns = {"text": TEXTS}
-    content = bytearray(table(columns, write_page_checksum=True, compression="none", use_dictionary=False))
-    at = content.index(TEXTS[20].encode())
-    content[at] ^= 1
-    (tmp_path / "a.parquet").write_bytes(content)
-    line = refusal(tmp_path, tokenizer, capsys, kind="parquet", paths=[str(tmp_path / "a.parquet")])
-    assert line.startswith(f"tokenize: {tmp_path / 'a.parquet'} cannot be read to its end: could not verify page")
+    options, path = {"compression": "none", "use_dictionary": False}, tmp_path / "a.parquet"
+    content = table({"text": TEXTS}, write_page_checksum=True, **options)
+    path.write_bytes(content)
+    flip_bit(path, at=content.index(TEXTS[20].encode()))
+    line = refusal(tmp_path, tokenizer, capsys, kind="parquet", paths=[str(path)])
+    assert line.startswith(f"tokenize: {path} cannot be read to its end: could not verify page")
 
 
 def test_a_flipped_bit_in_the_header_of_a_page_loses_no_row(tmp_path, tokenizer, capsys):
@@ -295,6 +294,8 @@ def test_one_row_that_is_broken_spoils_no_other(tmp_path, tokenizer, form):
     part = part_of(tmp_path, tokenizer, max_malformed=1, **recipe)
     assert filtered_of(part) == {"no token ids in ids": 2, "not UTF-8": 1}
     assert documents_of(part) == 1
+    texts = pa.array([*(text.encode() for text in TEXTS[:7]), b"\xff\xfe", TEXTS[7].encode()], pa.binary())
+    assert texts_of(**written(tmp_path, form, {"text": texts})) == [*TEXTS[:7], None, TEXTS[7]]
 
 
 def test_nul_bytes_are_text(tmp_path, tokenizer):

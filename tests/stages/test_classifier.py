@@ -89,7 +89,7 @@ def is_fine(text):
     return any(word in FINE for word in text.split())
 
 
-def test_two_kinds_of_text_are_told_apart_and_random_labels_are_not(tmp_path):
+def test_two_kinds_of_text_are_told_apart_as_the_report_shows_and_random_labels_are_not(tmp_path):
     made = read(of_two_kinds(tmp_path))
     record = made["record"]
     assert record["accuracy"] > 0.95 and record["roc_auc"] > 0.99
@@ -98,6 +98,12 @@ def test_two_kinds_of_text_are_told_apart_and_random_labels_are_not(tmp_path):
     assert goods == sorted(goods, reverse=True) and bads == sorted(bads, reverse=True)
     for kind in ("good", "bad"):
         assert sum(record["documents"][kind].values()) == 300 and 10 <= record["documents"][kind]["held_out"] < 60
+    mixed(tmp_path, tmp_path / "classifiers/main/manifest.json", min_score=0.5)
+    assert summarized(tmp_path) == 0  # the report shows what each threshold keeps
+    data = re.search('<section id="data">(.*?)</section>', (tmp_path / "card.html").read_text(), re.DOTALL)[1]
+    for shown in (f"{record['accuracy']:.1%}", f"{record['roc_auc']:.3f}", record["words"]["bad"][0], "main: good"):
+        assert shown in data, shown
+    assert re.findall(r"<td[^>]*>(\d+%)</td>", data) == [f"{share:.0%}" for share in goods + bads]
     one, other = (source_of(tmp_path, name, texts(FINE, 1500, seed)) for name, seed in (("one", 5), ("other", 6)))
     guessed = read(classifier(tmp_path, one, other, name="random"))["record"]
     assert 0.4 < guessed["accuracy"] < 0.6 and 0.4 < guessed["roc_auc"] < 0.6
@@ -119,23 +125,20 @@ def test_copies_count_once_a_sample_is_drawn_by_hash_and_a_rerun_has_the_same_by
     assert load_file(tmp_path / "classifiers/few/weights.safetensors")["weight"].shape == (2048,)
 
 
-def test_documents_with_a_low_score_are_filtered_whatever_the_parts(tmp_path, tokenizer):
-    source = mixed(tmp_path, of_two_kinds(tmp_path), min_score=0.5)
-    (whole,) = made = tokenized(tmp_path, source, tokenizer)
-    documents, dropped, held = kept(made)
+def test_documents_are_kept_by_their_score_or_drawn_by_it_and_their_text_whatever_the_parts(tmp_path, tokenizer):
+    made = of_two_kinds(tmp_path)
+    source = mixed(tmp_path, made, min_score=0.5)
+    (whole,) = parts = tokenized(tmp_path, source, tokenizer)
+    documents, dropped, held = kept(parts)
     assert 95 <= documents <= 105 and dropped == {"filters.quality": 200 - documents}
     assert held and sum(is_fine(text) for text in held) > 0.8 * len(held)
     assert all(0 <= example["value"] < 0.5 for example in read(whole)["record"]["dropped_examples"]["filters.quality"])
     assert kept(tokenized(tmp_path / "three", source, tokenizer, 3)) == (documents, dropped, held)
 
-
-def test_sampling_keeps_good_text_more_often_and_draws_by_the_text(tmp_path, tokenizer):
-    made = of_two_kinds(tmp_path)
-    source = mixed(tmp_path, made, pareto_alpha=3)
-    first = kept(tokenized(tmp_path, source, tokenizer))
-    assert kept(tokenized(tmp_path / "three", source, tokenizer, 3)) == first
+    source = mixed(tmp_path, made, name="drawn", pareto_alpha=3)
+    documents, dropped, held = kept(tokenized(tmp_path / "drawn", source, tokenizer))
+    assert kept(tokenized(tmp_path / "drawn in three", source, tokenizer, 3)) == (documents, dropped, held)
     # (2 - score)^-3 is about 1 / 3 for a score of 0.55 and 1 for 1: more of the bad go than of the good
-    documents, dropped, held = first
     assert 40 < documents < 160 and dropped == {"filters.quality": 200 - documents}
     assert sum(map(is_fine, held)) > len(held) / 2
     more = kept(tokenized(tmp_path / "more", mixed(tmp_path, made, name="more", pareto_alpha=1e-9), tokenizer))
@@ -184,18 +187,6 @@ def test_a_preview_shows_what_a_score_would_remove_or_that_no_classifier_is_ther
     assert share is None or float(share[1]) < 3  # it was trained on this text
     assert inspect_main.main(["--source", str(source)]) == 0
     assert "filtered: " in capsys.readouterr().out
-
-
-def test_the_report_shows_what_each_threshold_keeps(tmp_path):
-    made = of_two_kinds(tmp_path)
-    record = read(made)["record"]
-    mixed(tmp_path, made, min_score=0.5)
-    assert summarized(tmp_path) == 0
-    data = re.search('<section id="data">(.*?)</section>', (tmp_path / "card.html").read_text(), re.DOTALL)[1]
-    for shown in (f"{record['accuracy']:.1%}", f"{record['roc_auc']:.3f}", record["words"]["bad"][0], "main: good"):
-        assert shown in data, shown
-    shares = [f"{point[at]:.0%}" for at in (1, 2) for point in record["curve"]]
-    assert re.findall(r"<td[^>]*>(\d+%)</td>", data) == shares
 
 
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):

@@ -1,7 +1,6 @@
 """summarize: rates of contaminated items, and scores over the others, from manifests and per-sample logs."""
 
 import csv
-import json
 import math
 import statistics
 
@@ -11,6 +10,7 @@ from stages import summarize
 from stages.lib import manifest
 from stages.lib.contamination import rules
 from stages.lib.contamination.items import write_lines
+from tests.helpers.manifests import rewrite
 from tests.helpers.summary_fixtures import lines
 
 __all__ = ["lines"]
@@ -97,38 +97,29 @@ def test_the_clean_score_is_that_over_the_other_items(results):
     assert "contamination: 3 of 4 tasks have items that stand in the training text" in text
     assert "questions: 40.0% of the items; acc 0.500 +- 0.100, without them 0.167 +- 0.167 (6 items)" in text
 
-
-def test_the_clean_score_is_a_ratio_of_sums_of_a_rolling_task_and_missing_for_what_is_no_mean(results):
-    rows, _ = summarized(results)
-    row = rows["wiki", "bits_per_byte"]
+    row = rows["wiki", "bits_per_byte"]  # a rolling task: a ratio of sums
     assert float(row["clean"]) == pytest.approx(pairs_in_bits(ROLLING[:4]))
     without_each = [pairs_in_bits([pair for pair in ROLLING[:4] if pair != left]) for left in ROLLING[:4]]
     jackknife = math.sqrt(3 / 4 * sum((value - statistics.fmean(without_each)) ** 2 for value in without_each))
     assert float(row["clean_stderr"]) == pytest.approx(jackknife, rel=0.05)
     row = rows["clean_task", "acc"]  # without contaminated items
     assert (float(row["contaminated"]), float(row["clean"]), int(row["clean_n"])) == (0, 0.6, 5)
-    row = rows["f1_task", "f1"]
+    row = rows["f1_task", "f1"]  # no mean
     assert float(row["contaminated"]) == pytest.approx(1 / 3)
     assert row["clean"] == row["clean_stderr"] == row["clean_n"] == ""
+    assert rows["bits_per_byte_code", "bits_per_byte"]["contaminated"] == "", "a local task has no items"
 
 
 def test_a_score_that_its_samples_do_not_give_has_no_clean_score(results):
-    path = results / "runs/base/eval/00000100/suite.json"
-    data = json.loads(path.read_text())
-    data["identity"]["results"]["questions"]["acc"]["value"] = 0.51
-    manifest.write(path, "evaluate", data["identity"], {})
+    scores = RESULTS["questions"] | {"acc": {"value": 0.51, "stderr": 0.1}}
+    rewrite(results / "runs/base/eval/00000100/suite.json", results=RESULTS | {"questions": scores})
     assert summarized(results)[0]["questions", "acc"]["clean"] == ""
 
 
-def test_local_tasks_and_other_corpora_have_no_rate(results):
-    assert summarized(results)[0]["bits_per_byte_code", "bits_per_byte"]["contaminated"] == ""
+@pytest.mark.parametrize("contamination", [True, False])
+def test_without_contamination_of_this_corpus_the_table_has_the_scores_alone(results, contamination):
     write_contamination(results, "another corpus")
-    rows, text = summarized(results)
-    assert all(row["contaminated"] == "" for row in rows.values()) and "  contamination: " not in text
-
-
-def test_without_contamination_the_table_has_the_scores_alone(results):
-    rows, text = summarized(results, contamination=False)
+    rows, text = summarized(results, contamination)
     assert float(rows["questions", "acc"]["value"]) == 0.5
     assert all(row["contaminated"] == row["clean"] == "" for row in rows.values()) and "  contamination: " not in text
 

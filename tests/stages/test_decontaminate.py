@@ -51,28 +51,20 @@ def test_training_documents_with_an_item_are_dropped_and_validation_stays(place,
     part = make(tokenize, **options_of(place, tmp_path / "a/00000.json", **RECIPE))
     assert filtered_of(part) == {"contaminated": 2}
     assert documents_of(part) == place["train"] - 2 + 2
-    identity = manifest.read(part).identity
-    assert identity["decontaminate"] == {"mine": manifest.read(place["root"] / "suites/mine/items.json").digest}
-    without = make(tokenize, **options_of(place, tmp_path / "b/00000.json", ()) | {"list": place["clean"]})
-    assert shards_of(part) == shards_of(without), "what stays is what a source without these documents gives"
+    of_suite = place["root"] / "suites/mine/items.json"
+    assert manifest.read(part).identity["decontaminate"] == {"mine": manifest.read(of_suite).digest}
+    clean = make(tokenize, **options_of(place, tmp_path / "b/00000.json", ()) | {"list": place["clean"]})
+    assert shards_of(part) == shards_of(clean), "what stays is what a source without these documents gives"
+    without = make(tokenize, **options_of(place, tmp_path / "c/00000.json", ()))
+    identity = manifest.read(without).identity
+    assert "decontaminate" not in identity and identity["recipe"] == {}, "without the key it is as before"
+    for number, searched in enumerate((part, without)):
+        options = {"items": of_suite, "part": searched, "tokenizer": place["root"] / "tokenizers/main/manifest.json"}
+        found = make(find_overlaps, **options, output=tmp_path / f"overlaps/{number}.json")
+        assert len(items.read_rows(manifest.read(found))) == number
 
 
-def test_the_search_of_such_a_part_finds_nothing(place, tmp_path):
-    for name, recipe, expected in (("a", RECIPE, 0), ("b", {}, 1)):
-        part = make(tokenize, **options_of(place, tmp_path / f"{name}/00000.json", recipe and ["mine"], **recipe))
-        options = {"items": place["root"] / "suites/mine/items.json", "part": part}
-        options |= {"tokenizer": place["root"] / "tokenizers/main/manifest.json"}
-        made = make(find_overlaps, **options, output=tmp_path / f"overlaps/{name}.json")
-        rows = items.read_rows(manifest.read(made))
-        assert len(rows) == expected
-
-
-def test_without_the_key_the_identity_is_as_before(place, tmp_path):
-    identity = manifest.read(make(tokenize, **options_of(place, tmp_path / "a/00000.json", ()))).identity
-    assert "decontaminate" not in identity and identity["recipe"] == {}
-
-
-def test_a_part_is_made_again_if_the_items_change_and_only_then(place, tmp_path):
+def test_a_part_is_made_again_if_the_items_or_suites_change_and_only_then(place, tmp_path):
     options = options_of(place, tmp_path / "a/00000.json", **RECIPE)
     make(tokenize, **options)
     (shard,) = (tmp_path / "a/00000").glob("train-*.arrow")
@@ -83,10 +75,7 @@ def test_a_part_is_made_again_if_the_items_change_and_only_then(place, tmp_path)
     make(tokenize, **options | {"items": changed})
     assert shard.stat().st_mtime_ns != before
     assert filtered_of(tmp_path / "a/00000.json") == {}
-
-
-def test_several_suites_and_a_shorter_ngram(place, tmp_path):
-    recipe = {"decontaminate": ["mine", "other"], "decontaminate_ngram": 4}
+    recipe = {"decontaminate": ["mine", "other"], "decontaminate_ngram": 4}  # several suites, and a shorter n-gram
     part = make(tokenize, **options_of(place, tmp_path / "a/00000.json", ["other", "mine"], **recipe))
     assert filtered_of(part) == {"contaminated": 2}
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages import convert, describe
-from stages.lib import manifest
 from stages.lib.render import markdown
 from tests.helpers import card_fixtures, export_fixtures
 from tests.helpers.card_fixtures import words, write_list, write_scores
 from tests.helpers.export_fixtures import argv_of
+from tests.helpers.manifests import identity_of, rewrite
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_data_are_the_shares_that_were_drawn_up_to_the_milestone(inputs):
     assert "The run's metrics are not there any more" in section(card, "Training")
 
 
-def test_the_recipe_the_curve_and_the_devices_are_those_up_to_the_milestone(inputs):
+def test_the_recipe_the_curve_the_devices_and_the_limits_are_those_of_the_milestone(inputs):
     card = card_of(inputs)
     recipe = table(card, "Training")
     assert recipe["`optimizer.learning_rate`"]["value"] == "`0.002`"
@@ -80,6 +80,14 @@ def test_the_recipe_the_curve_and_the_devices_are_those_up_to_the_milestone(inpu
     assert "| 4 |" not in section(card, "Training"), "a later milestone's"
     # three steps of a quarter of an hour on eight devices
     assert "summed over the ranks (8 at the end): 6 hours on NVIDIA H100 80GB HBM3." in section(card, "Training")
+    limits = section(card, "Known limits")
+    assert "It has 256 positions, and this training had sequences of only 128 tokens." in limits
+    assert "It is the milestone at step 3 of 10" in limits
+    assert "It was trained on 0.00018 tokens per parameter" in limits
+    assert "It read `code` 5.5 times" in limits and "It read `prose`" not in limits
+    assert "The license of `code`, `prose` is not stated" in limits
+    assert "does not normalize Unicode" in limits
+    assert "It is not tuned to follow instructions" in limits
 
 
 def test_scores_have_errors_examples_chance_and_the_best_rule_without_a_model(inputs):
@@ -90,10 +98,9 @@ def test_scores_have_errors_examples_chance_and_the_best_rule_without_a_model(in
     assert "| `validation` | `bits_per_byte_code` | `bits_per_byte` | 2.250 \u00b1 0.031 | 12 | - |" in rows
     assert "byte_perplexity" not in card, "of a local task only the metric that tables show"
     assert "- Suite `validation`: lm-evaluation-harness 0.4.13, on cuda, with `num_examples: 500`." in rows
-    made = manifest.read(inputs["--evaluations"][0])
     readers = {"next_line": {"indent": {"value": 0.427}, "first": {"value": 0.25}}}
     readers["bits_per_byte_code"] = {"unigram": {"value": 4.5}}
-    card_fixtures.write(made.path, "evaluate", made.identity | {"trivial": readers})
+    rewrite(inputs["--evaluations"][0], trivial=readers)
     card = card_of(inputs)
     assert "| 0.438 \u00b1 0.022 | 500 | 0.25 | 0.427 (`indent`) |" in card
     assert "| 2.250 \u00b1 0.031 | 12 | - | 4.500 (`unigram`) |" in card
@@ -146,17 +153,6 @@ def test_a_run_without_scores_has_a_card_that_says_so(inputs):
     assert "model-index" not in metadata(card) and "license" not in metadata(card)
 
 
-def test_the_limits_follow_from_the_facts(inputs):
-    limits = section(card_of(inputs), "Known limits")
-    assert "It has 256 positions, and this training had sequences of only 128 tokens." in limits
-    assert "It is the milestone at step 3 of 10" in limits
-    assert "It was trained on 0.00018 tokens per parameter" in limits
-    assert "It read `code` 5.5 times" in limits and "It read `prose`" not in limits
-    assert "The license of `code`, `prose` is not stated" in limits
-    assert "does not normalize Unicode" in limits
-    assert "It is not tuned to follow instructions" in limits
-
-
 def test_the_card_of_a_tuned_run_shows_its_data_and_the_model_before(tmp_path):
     root = tmp_path / "results"
     before = {"initial": "results/runs/base/models/00000300.json"}
@@ -182,12 +178,6 @@ def test_the_card_of_a_chat_model_names_its_base_and_renders_a_conversation(tmp_
     method = "direct preference optimization (DPO), beta 0.1; LoRA of rank 8; the adapters are added to these weights"
     assert f"| tuned by | {method} |" in card
     assert "tokenizer.apply_chat_template(messages" in card and "Once upon a time" not in card
-
-
-def test_licenses_come_from_the_corpus_unless_they_are_given(tmp_path):
-    options = card_fixtures.write_inputs(tmp_path / "results", licenses={"code": "MIT", "prose": "CC0-1.0"})
-    rows = table(card_of(options, **{"--licenses": ["prose=CC-BY-4.0"]}), "Data")
-    assert [rows[source]["license"] for source in ("`code`", "`prose`")] == ["MIT", "CC-BY-4.0"]
 
 
 def test_local_paths_buckets_and_queries_do_not_get_into_a_card(tmp_path):
@@ -224,12 +214,13 @@ def test_text_of_users_stays_one_cell(text):
     assert len(re.split(r"(?<!\\)\|", lines[3])) == 4, "GitHub's parser: a pipe after a backslash ends no cell"
 
 
-def test_names_with_marks_of_markdown_and_yaml_are_escaped(tmp_path):
-    options = card_fixtures.write_inputs(tmp_path / "results", licenses={"code": "a | b\n# c <img>"})
-    card = card_of(options, **{"--name": ["x: [y]\n--- | #z"]})
+def test_names_are_escaped_and_licenses_come_from_the_corpus_unless_they_are_given(tmp_path):
+    licenses = {"code": "a | b\n# c <img>", "prose": "CC0-1.0"}
+    options = card_fixtures.write_inputs(tmp_path / "results", licenses=licenses)
+    card = card_of(options, **{"--name": ["x: [y]\n--- | #z"], "--licenses": ["prose=CC-BY-4.0"]})
     assert metadata(card)["model-index"][0]["name"] == "x: [y]\n--- | #z"
     assert "\n# x: \\[y\\] --- \\| \\#z, step 3\n" in card
-    assert table(card, "Data")["`code`"]["license"] == "a \\| b \\# c \\<img\\>"
+    assert [row["license"] for row in table(card, "Data").values()] == ["a \\| b \\# c \\<img\\>", "CC-BY-4.0"]
 
 
 @pytest.mark.parametrize(
@@ -263,9 +254,8 @@ def test_manifests_of_another_model_and_an_export_that_failed_its_parity_check_a
 def converted(tmp_path):
     """(options of convert, options of describe) of a model that was converted."""
     given = export_fixtures.write_inputs(tmp_path / "results") | {"--code": "c1"}
-    model = manifest.read(given["--model"])
-    recipe = model.identity["recipe"] | {"seq_len": 128, "global_batch_size": 2}
-    manifest.write(model.path, model.stage, model.identity | {"recipe": recipe}, model.record)
+    recipe = identity_of(given["--model"])["recipe"] | {"seq_len": 128, "global_batch_size": 2}
+    rewrite(given["--model"], recipe=recipe)
     assert convert.main(argv_of(given)) == 0
     lists = [write_list(tmp_path, name, {"kind": "python-code"}) for name in ("code", "prose")]
     options = {option: [given[option]] for option in ("--model", "--corpus")} | {"--lists": lists, "--name": ["base"]}

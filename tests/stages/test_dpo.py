@@ -22,6 +22,7 @@ from stages.lib.training.settings.recipe import DpoRecipe
 from stages.lib.tuning.tuning_sources import TuningSources
 from tests.helpers import gradients, training
 from tests.helpers.data_fixtures import listed, write_jsonl
+from tests.helpers.faults import flip_bit
 from tests.helpers.training import (
     events_of,
     kill_all,
@@ -96,11 +97,11 @@ def precise(made, tmp_path_factory):
     return run
 
 
-def samples_of(made, seq_len=SEQ_LEN):
+def samples_of(made):
     """The samples of the source of preferences."""
     source = read_preferences(made / "sources/choices/list.json")
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
-    recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
+    recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "dpo": DpoRecipe(beta=0.5)})
     return TuningSources(sources={"choices": source}).data(tokenizer, True, recipe, lambda _: 2000).samples
 
 
@@ -122,11 +123,6 @@ def log_probs_of(model, pair):
         scores = model.logits(ids[None, :-1])[0].double().log_softmax(-1)
         found.append(scores.gather(1, ids[1:, None])[row.is_target[1:]].sum())
     return torch.stack(found)
-
-
-def metrics_of(run):
-    """All entries of metrics.jsonl."""
-    return [json.loads(line) for line in (run_directory(run) / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
@@ -161,7 +157,8 @@ def test_rewards_begin_at_0_and_margins_grow_by_the_initial_model(precise):
     for entry in steps:
         assert entry["rewards/margins"] == pytest.approx(entry["rewards/chosen"] - entry["rewards/rejected"], abs=1e-9)
         assert entry["tokens"] == entry["step"] * 6 * 2 * SEQ_LEN
-    scores = [entry["validation"]["choices"] for entry in metrics_of(precise) if "validation" in entry]
+    entries = map(json.loads, (run_directory(precise) / "metrics.jsonl").read_text().splitlines())
+    scores = [entry["validation"]["choices"] for entry in entries if "validation" in entry]
     assert scores[-1]["rewards/margins"] > scores[0]["rewards/margins"] > 0
     recorded = json.loads(milestone(precise, STEPS).read_text())
     assert recorded["record"]["validation"]["choices"] == scores[-1]
@@ -223,7 +220,7 @@ def test_reference_is_computed_once_and_continued(made, tmp_path, monkeypatch, c
     assert 32 < len(file.read_bytes()) < len(expected)
     assert dpo(made, cut, 4) == 0
     assert file.read_bytes() == expected
-    file.write_bytes(expected[:-1] + bytes([expected[-1] ^ 1]))
+    flip_bit(file, at=-1)
     assert dpo(made, cut, 8) == 0  # from the checkpoint of step 4
     assert f"{file} is damaged" in capsys.readouterr().err
     assert file.read_bytes() == expected

@@ -22,6 +22,8 @@ from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.evaluations import LOCAL, RECIPE, refused, scored, with_recipe
 from tests.helpers.export_fixtures import STEP, copied
+from tests.helpers.faults import flip_bit
+from tests.helpers.manifests import rewrite
 
 
 @pytest.fixture
@@ -108,9 +110,6 @@ def baseline_of(evaluated, directory):
     return {"--baseline": copy, "--corpus": evaluated["--corpus"], "--output": output, "--code": "e1"}
 
 
-DEEP = {"num_hidden_layers": 10**9}
-
-
 def change_json(path, change):
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
@@ -145,7 +144,7 @@ def test_a_baseline_of_another_architecture_is_scored(evaluated, tmp_path):
     ("names", "change", "said"),
     [
         (["tokenizer_config.json"], lambda config: config | {"bos_token": None}, "must have a BOS token"),
-        (["config.json"], lambda config: config | DEEP, "num_hidden_layers must be at most 10,000"),
+        (["config.json"], lambda config: config | {"num_hidden_layers": 10**9}, "num_hidden_layers must be at most"),
         (["config.json"], None, "baseline"),
         (["model.safetensors"], None, "baseline"),
         (["tokenizer.json", "tokenizer.model"], None, "baseline"),
@@ -186,12 +185,18 @@ def pairs_listed(directory, count=80):
     return listed(directory, "colours", {"kind": "prompt_completion", "paths": [path], "validation": 0.5})
 
 
-def test_completion_choice_is_made_from_validation_pairs(inputs, tmp_path):
+def test_completions_of_validation_pairs_are_chosen_among_others_and_generated(inputs, tmp_path):
     options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
-    results = scored(options, tasks=["completion_choice"], num_examples=8)
+    recipe = {"tasks": ["completion_choice", "completion_match"], "num_examples": 8}
+    results = scored(options, **recipe)
     assert set(results["completion_choice"]) == {"acc_mutual_info", "bpb"}
     assert 0 <= results["completion_choice"]["acc_mutual_info"]["value"] <= 1
+    generated = results["completion_match"]
+    assert set(generated) == {"exact_match", "stopped"}
+    assert (generated["exact_match"]["value"], generated["exact_match"]["n"]) == (0, 8)
+    assert 0 < generated["stopped"]["value"] < 1  # this model ends some texts
     identity = manifest.read(options["--output"]).identity
+    assert identity["trivial"]["completion_match"]["most_common"]["n"] == 8
     source = examples.read_pairs(options["--prompt-completion"])
     assert identity["prompt_completion"] == source.digest
     validation = {pair.prompt: pair.completion for pair in source.validation}
@@ -199,11 +204,11 @@ def test_completion_choice_is_made_from_validation_pairs(inputs, tmp_path):
     for row in map(json.loads, rows):
         assert validation[row["context"]] == row["choices"][row["answer"]]
     before = options["--output"].read_bytes()
-    scored(options, tasks=["completion_choice"], num_examples=8)
+    scored(options, **recipe)
     assert options["--output"].read_bytes() == before
     entries = (tmp_path / "pairs.jsonl").read_text()
     (tmp_path / "pairs.jsonl").write_text(entries.replace("or none", "of none"))
-    scored(options, tasks=["completion_choice"], num_examples=8)
+    scored(options, **recipe)
     assert manifest.read(options["--output"]).identity["prompt_completion"] != source.digest
 
 
@@ -231,16 +236,6 @@ def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
     assert not list(options["--output"].with_suffix("").rglob("*.pyc"))
 
 
-def test_generated_completions_are_scored_and_logged(inputs, tmp_path):
-    options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
-    found = scored(options, tasks=["completion_match"], num_examples=8)["completion_match"]
-    assert set(found) == {"exact_match", "stopped"}
-    assert (found["exact_match"]["value"], found["exact_match"]["n"]) == (0, 8)
-    assert 0 < found["stopped"]["value"] < 1  # this model ends some texts
-    identity = manifest.read(options["--output"]).identity
-    assert identity["trivial"]["completion_match"]["most_common"]["n"] == 8
-
-
 def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(evaluated, tmp_path):
     import torch
 
@@ -262,24 +257,16 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(evaluated, 
     ), "the harness gives the same ids, so this test shows nothing"
 
 
-@pytest.mark.parametrize(
-    ("recipe", "words"),
-    [
-        ({"per_task": {"next_line": {"limit": 3}}}, ["evaluate.per_task.next_line", "not made here"]),
-        ({"include_path": "/nowhere"}, ["evaluate.include_path", "/nowhere"]),
-    ],
-)
-def test_a_wrong_recipe_is_refused(evaluated, capsys, recipe, words):
-    refused(with_recipe(evaluated, **recipe), capsys, *words)
-
-
 @pytest.mark.long
 def test_an_unknown_task_is_refused(inputs, capsys):
     refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", ", ".join(local_tasks.NAMES))
     assert not inputs["--output"].exists()
 
 
-def test_prompt_completion_and_a_task_that_reads_it_are_given_together(evaluated, tmp_path, capsys):
+def test_a_wrong_recipe_is_refused(evaluated, tmp_path, capsys):
+    recipe = {"per_task": {"next_line": {"limit": 3}}}
+    refused(with_recipe(evaluated, **recipe), capsys, "evaluate.per_task.next_line", "not made here")
+    refused(with_recipe(evaluated, include_path="/nowhere"), capsys, "evaluate.include_path", "/nowhere")
     words = ["evaluate.tasks", "completion_choice", "prompt_completion"]
     refused(with_recipe(evaluated, tasks=["completion_choice"]), capsys, *words)
     options = {**evaluated, "--prompt-completion": pairs_listed(tmp_path)}
@@ -287,18 +274,12 @@ def test_prompt_completion_and_a_task_that_reads_it_are_given_together(evaluated
     refused(with_recipe(options, tasks=["next_line"]), capsys, *words[:2], "--prompt-completion")
 
 
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
         ("parity.json", lambda path: path.write_text('{"passed": false}'), ["{path}", "passed", "delete {export}"]),
         ("parity.json", Path.unlink, ["{path}", "is missing", "delete {export}"]),
-        ("model.safetensors", flip, ["{path}", "changed", "delete {export}"]),
+        ("model.safetensors", flip_bit, ["{path}", "changed", "delete {export}"]),
         ("model.safetensors", None, ["a different corpus"]),
     ],
 )
@@ -307,8 +288,7 @@ def test_an_export_that_was_not_proven_or_is_of_another_corpus_is_refused(inputs
     if change:
         change(path)
     else:
-        corpus = manifest.read(inputs["--corpus"])
-        manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
+        rewrite(inputs["--corpus"], recipe={"parts": 2})
     refused(with_recipe(inputs), capsys, *(word.format(path=path, export=inputs["--export"]) for word in words))
 
 

@@ -15,13 +15,13 @@ from stages.lib.tokens import ledger
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers import custom_tokenizers
 from tests.helpers.custom_tokenizers import BOS, EOS
-from tests.helpers.data_fixtures import listed, make, refused, texts, tiny_corpus, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, make, refused, texts, tiny_corpus, trained
 from tests.helpers.training import (
     RECIPE,
+    before_each_step,
     check_two_ranks,
     milestone,
     options,
-    recorded_batches,
     run_directory,
     steps_of,
     train,
@@ -38,14 +38,10 @@ HOSTILE = ["{0}", "a{0}b {1}\n{2}", " {0} <s>{1}</s>", "<{0}>", "{0}{0}{0}", "<|
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return tmp_path_factory.mktemp("results")
-
-
-@pytest.fixture(scope="module")
-def corpus(results):
+def corpus(tmp_path_factory):
     """A corpus whose tokenizer has the special tokens."""
-    return tiny_corpus(results, tokenizer_recipe={"vocab_size": 323, "fill_in_the_middle": {}})
+    recipe = {"vocab_size": 323, "fill_in_the_middle": {}}
+    return tiny_corpus(tmp_path_factory.mktemp("results"), tokenizer_recipe=recipe)
 
 
 def tokenizer_of(corpus):
@@ -53,10 +49,11 @@ def tokenizer_of(corpus):
 
 
 @pytest.fixture(scope="module")
-def uncut(corpus, results):
+def uncut(corpus):
     """A run of 20 steps, and its milestone."""
-    assert train(corpus, results / "uncut", 20, recipe=PERMUTED, steps=20) == 0
-    return results / "uncut"
+    run = corpus.parents[2] / "uncut"
+    assert train(corpus, run, 20, recipe=PERMUTED, steps=20) == 0
+    return run
 
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
@@ -64,9 +61,7 @@ def uncut(corpus, results):
 def test_no_text_becomes_a_special_token_in_any_library(tmp_path, model, names):
     pieces = [*({"prefix": NAMES[0], "middle": NAMES[1], "suffix": NAMES[2]} | names).values()]
     hostile = [text.format(*pieces) for text in HOSTILE]
-    entries = [{"text": text} for text in texts("a", 40) + hostile * 20]
-    path = write_jsonl(tmp_path / "a.jsonl", entries)
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+    source = lines_listed(tmp_path, texts("a", 40) + hostile * 20, validation=0)
     path = trained(tmp_path, [source], vocab_size=340, sample={"a": 1}, model=model, fill_in_the_middle=names)
     ours = Tokenizer(path)
     assert ours.fill_in_the_middle == IDS and ours.vocab_size == 340
@@ -109,7 +104,8 @@ def test_a_custom_tokenizer_names_its_own_tokens(tmp_path, names):
 
 
 def test_ledger_gives_the_tokens_that_were_trained_on_and_a_cut_changes_no_bit(corpus, uncut, tmp_path, monkeypatch):
-    trained_on = recorded_batches(monkeypatch)
+    trained_on = {}
+    before_each_step(monkeypatch, lambda step, *batch: trained_on.update({step + 1: [*map(np.ndarray.tolist, batch)]}))
     for until in (7, 20):
         assert train(corpus, tmp_path, until, recipe=PERMUTED, steps=20) == 0
     assert weights_of(tmp_path, 20) == weights_of(uncut, 20)
@@ -119,7 +115,7 @@ def test_ledger_gives_the_tokens_that_were_trained_on_and_a_cut_changes_no_bit(c
     for entry in steps_of(tmp_path):
         numbers = np.arange(*entry["samples"])
         inputs, targets = samples.batch(numbers)
-        assert trained_on[entry["step"]] == (inputs.tolist(), targets.tolist())
+        assert trained_on[entry["step"]] == [inputs.tolist(), targets.tolist()]
         permuted += zip(samples.locate(numbers)[0].tolist(), (inputs == IDS["middle"]).sum(axis=1), strict=True)
     assert len(steps_of(tmp_path)) == 20
     assert sum(count for source, count in permuted if source == 0) > 100

@@ -13,6 +13,7 @@ from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import pretokenized
 from tests.helpers.contamination_fixtures import source_of, write_items
 from tests.helpers.data_fixtures import SYLLABLES, make, refused, run, tokenized, trained
+from tests.helpers.faults import flip_bit
 
 PARTS = 2
 ORIGINAL = "several small boats were lying in the quiet harbour when a storm came up from the sea at night"
@@ -131,17 +132,12 @@ def test_a_part_is_searched_again_only_if_something_changed(copied):
         searched = rows.stat().st_mtime_ns
 
 
-def test_each_part_of_the_corpus_is_needed_once(place, capsys):
-    overlaps = overlaps_of(place)
-    output = place / "contamination/main/some.json"
-    for wrong in (overlaps[:-1], [*overlaps, overlaps[-1]]):
-        line = refused(capsys, find_contamination, **options_of(place, wrong) | {"output": output})
-        assert "--overlaps do not cover each shard of" in line and line.endswith("differ in the shards of b")
-
-
-def test_overlaps_of_other_items_or_another_recipe_are_refused(copied, capsys):
+def test_overlaps_of_other_parts_items_or_recipes_are_refused(copied, capsys):
     overlaps = overlaps_of(copied)
     output = copied / "contamination/main/some.json"
+    for wrong in (overlaps[:-1], [*overlaps, overlaps[-1]]):
+        line = refused(capsys, find_contamination, **options_of(copied, wrong) | {"output": output})
+        assert "--overlaps do not cover each shard of" in line and line.endswith("differ in the shards of b")
     line = refused(capsys, find_contamination, **options_of(copied, overlaps, n=9) | {"output": output})
     assert "was built with a different recipe than --recipe" in line
     write_items(copied / "suites/mine/items.json", {"some": ["another text"]})
@@ -152,10 +148,7 @@ def test_overlaps_of_other_items_or_another_recipe_are_refused(copied, capsys):
 def test_a_changed_shard_and_changed_items_are_refused(copied, capsys):
     options = options_of_part(copied, "a/00000")
     for path in (copied / "suites/mine/items/items.jsonl.gz", copied / "tokens/main/a/00000/train-00000.arrow"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip_bit(path)
         assert f"{path} changed since" in refused(capsys, find_overlaps, **options)
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip_bit(path)
     assert run(find_overlaps, **options) == 0

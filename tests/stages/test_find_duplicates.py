@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages import find_duplicates, hash_documents, tokenize
-from stages.lib import manifest
 from stages.lib.sources import duplicates, spans
-from tests.helpers.data_fixtures import lines_listed, listed, make, of_parts, refused, texts, write_jsonl
-from tests.helpers.manifests import contents_of
+from tests.helpers.data_fixtures import lines_listed, listed, make, of_parts, refused, texts
+from tests.helpers.faults import flip_bit
+from tests.helpers.manifests import contents_of, rewrite
 
 
 def hashed(directory, lists, parts):
@@ -43,11 +43,8 @@ def test_one_of_equal_documents_stays_within_and_across_parts_and_sources(tmp_pa
     made = texts("a", 50)
     spaced = [text.replace(" ", "  \n") for text in made[:20]]
     lists = [
-        listed(tmp_path, name, {"kind": "jsonl", "paths": [path], "validation": 0.2})
-        for name, path in (
-            ("a", write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in [*made, *made[10:30], " ", ""]])),
-            ("b", write_jsonl(tmp_path / "b.jsonl", [{"text": text} for text in [*spaced, "another"]])),
-        )
+        lines_listed(tmp_path, [*made, *made[10:30], " ", ""], validation=0.2),
+        lines_listed(tmp_path, [*spaced, "another"], name="b", validation=0.2),
     ]
     _, found = hashed(tmp_path, lists, parts)
     documents, held, filtered = tokenized(tmp_path, lists, tokenizer, parts, found)
@@ -58,15 +55,15 @@ def test_one_of_equal_documents_stays_within_and_across_parts_and_sources(tmp_pa
 
 
 def test_documents_without_ids_are_empty_and_repeat_none(tmp_path, tokenizer):
-    table = pa.table({"ids": [[], [5, 6], [], [1, 2], [5, 6], [1], [7], [7]]})  # 1 is BOS, 2 is EOS
+    table = pa.table({"ids": [[], [5, 6], [], [1, 2], [5, 6], [1], [2], [7], [7], [1, 1, 2]]})  # 1 is BOS, 2 is EOS
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
     recipe = {"kind": "arrow", "paths": [str(tmp_path / "a.arrow")], "token_ids_field": "ids", "validation": 0}
     lists = [listed(tmp_path, "a", recipe)]
     _, found = hashed(tmp_path, lists, 1)
     documents, _, filtered = tokenized(tmp_path, lists, tokenizer, 1, found)
-    assert documents == 2
-    assert filtered == {"duplicate": 2, "empty": 4}
+    assert documents == 3
+    assert filtered == {"duplicate": 2, "empty": 5}
 
 
 def test_validation_text_is_not_trained_on(tmp_path, tokenizer):
@@ -146,55 +143,35 @@ def test_runs_may_be_more_than_the_files_that_may_be_open(tmp_path):
 
 def test_hashes_of_other_text_or_of_another_recipe_are_refused(tmp_path, tokenizer, capsys):
     """With other filters the documents have other numbers."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
-    recipe = {"kind": "jsonl", "paths": [path]}
-    _, found = hashed(tmp_path, [listed(tmp_path, "a", recipe)], 1)
+    _, found = hashed(tmp_path, [lines_listed(tmp_path, texts("a", 9))], 1)
     older = f"tokenize: --duplicates {found} is older than the part's current files; rerun with -R hash_documents"
-    options = dropping(tmp_path, listed(tmp_path, "a", recipe | {"filters": {"min_words": 9}}), tokenizer)
+    options = dropping(tmp_path, lines_listed(tmp_path, texts("a", 9), filters={"min_words": 9}), tokenizer)
     assert refused(capsys, tokenize, duplicates=found, **options) == older
-    write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("b", 9)])
-    options = dropping(tmp_path, listed(tmp_path, "a", recipe), tokenizer)
+    options = dropping(tmp_path, lines_listed(tmp_path, texts("b", 9)), tokenizer)
     assert refused(capsys, tokenize, duplicates=found, **options) == older
     line = refused(capsys, tokenize, **options)
     assert line == "tokenize: --duplicates must name the manifest of find_duplicates if tokenize.duplicates is drop"
 
 
-def test_what_kills_left_beside_the_numbers_is_cleared(tmp_path):
-    source = lines_listed(tmp_path, ["x"])
-    for name in ("a/.00000.duplicates.npy", ".manifest.json"):
-        (tmp_path / "hashes/a").mkdir(parents=True, exist_ok=True)
-        (tmp_path / f"hashes/{name}.abc.tmp").write_bytes(b"half")
-    _, found = hashed(tmp_path, [source], 1)
-    assert not list(found.parent.rglob(".*"))
-
-
-def test_a_part_named_twice_would_drop_all_of_it_and_is_refused(tmp_path, capsys):
-    source = lines_listed(tmp_path, ["x"])
-    (part,), _ = hashed(tmp_path, [source], 1)
-    line = refused(capsys, find_duplicates, hashes=[part, part], output=tmp_path / "twice/manifest.json")
-    assert line == f"find_duplicates: --hashes must name each part once: {part} and {part} are the same part"
-
-
-def test_a_flipped_bit_in_hashes_or_in_what_was_found_is_refused(tmp_path, tokenizer, capsys):
+def test_a_flipped_bit_in_hashes_or_in_what_was_found_and_a_part_named_twice_are_refused(tmp_path, tokenizer, capsys):
     source = lines_listed(tmp_path, texts("a", 30) * 2)
     (part,), found = hashed(tmp_path, [source], 1)
-    for spoilt in (part.parent / "00000/run-00000.npy", part.parent / "00000.duplicates.npy"):
-        whole = spoilt.read_bytes()
-        spoilt.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
-        if spoilt.parent == part.parent:
-            line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
-        else:
-            line = refused(capsys, find_duplicates, hashes=[part], output=tmp_path / "again/manifest.json")
-        assert f": {spoilt} changed since " in line
-        spoilt.write_bytes(whole)
+    hashes, numbers = part.parent / "00000/run-00000.npy", part.parent / "00000.duplicates.npy"
+    flip_bit(numbers, at=-5)
+    line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
+    assert f": {numbers} changed since " in line
+    again = tmp_path / "again/manifest.json"
+    line = refused(capsys, find_duplicates, hashes=[part, part], output=again)
+    assert line == f"find_duplicates: --hashes must name each part once: {part} and {part} are the same part"
+    flip_bit(hashes, at=-5)
+    assert f": {hashes} changed since " in refused(capsys, find_duplicates, hashes=[part], output=again)
 
 
 def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, capsys):
     """A version that reads other documents would filter others than those that were found."""
     source = lines_listed(tmp_path, texts("a", 9))
     made, _ = hashed(tmp_path, [source], 1)
-    hashes = manifest.read(made[0])
-    manifest.write(made[0], hashes.stage, hashes.identity | {"documents": 8}, hashes.record)
+    rewrite(made[0], documents=8)
     found = make(find_duplicates, hashes=made, output=tmp_path / "hashes/manifest.json")
     line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
     said = "was built from 8 documents, but 9 are read; rerun with -R hash_documents"

@@ -1,4 +1,4 @@
-"""Fine-tuning by its command line: only completions are learnt, with their end, on any ranks and after any kill."""
+"""Fine-tuning by its command line: only completions are learnt, with their end, on any ranks; test_dpo.py has kills."""
 
 import json
 import math
@@ -25,7 +25,8 @@ from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
 from tests.helpers.export_fixtures import argv_of
-from tests.helpers.training import BASE_STEPS, events_of, milestone, run_directory, steps_of, weights_of
+from tests.helpers.manifests import rewrite
+from tests.helpers.training import BASE_STEPS, milestone, run_directory, steps_of, weights_of
 from tools import replay_ledger
 from tools.generate import __main__ as generate
 
@@ -166,15 +167,6 @@ def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_pa
         assert max(abs(a - b) for a, b in zip(losses[0], other, strict=True)) < 1e-9
 
 
-@pytest.mark.long
-def test_killed_run_goes_on_to_the_same_bits(made, uninterrupted, tmp_path):
-    training.kill_when_saved(tmp_path, "finetune", options(made, tmp_path, 30))
-    assert steps_of(tmp_path)[-1]["step"] < 30
-    assert tune(made, tmp_path, 30) == 0
-    assert [event["event"] for event in events_of(tmp_path)].count("resume") == 1
-    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
-
-
 EPOCHS = {"steps": None, "epochs": 2}
 
 
@@ -255,12 +247,7 @@ HALF = {"dtype": "bfloat16"}
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
         ({}, {"steps": 3, "epochs": 4}, "finetune must have steps or epochs, got both"),
         ({}, {"steps": None}, "finetune must have steps or epochs, got neither"),
-        (
-            {},
-            EPOCHS | {"global_batch_size": "auto"},
-            "finetune.global_batch_size must be a number without finetune.steps, got auto, which is computed from "
-            "steps; set a number of samples, or steps in place of epochs",
-        ),
+        ({}, EPOCHS | {"global_batch_size": "auto"}, "finetune.global_batch_size must be a number without finetune.st"),
         (HALF | {"lora": {"rank": 2}, "float8": True}, {}, "finetune.float8 must be false with finetune.lora"),
         (HALF | {"lora": {"rank": 2}, "weights_dtype": "bfloat16"}, {}, "finetune.weights_dtype must be left out with"),
         ({}, {"cuda_graphs": True}, "finetune.cuda_graphs must be false with a mask by document"),
@@ -323,7 +310,6 @@ def test_mixture_of_pairs_chats_and_text_is_tuned_on_and_validated(made, tmp_pat
     [
         ({"template": None}, "finetune.template is missing: source chats has conversations, and the initial model has"),
         ({"template": "none.jinja"}, "finetune.template must be chatml, tulu or a file, and none.jinja cannot be read"),
-        ({"weights": {"animals": 1, "chats": 1}}, "--sources must be the lists of the sources of finetune.weights "),
     ],
 )
 def test_mistake_in_the_data_of_a_mixture_is_one_line(made, tmp_path, capsys, recipe, sentence):
@@ -343,6 +329,13 @@ def test_examples_that_cannot_be_trained_on_are_named_before_anything_is_trained
         (pairs_listed(tmp_path, pairs, validation=0), RECIPE, "the validation split of source animals is empty"),
     ):
         assert sentence in refused(capsys, made, tmp_path, recipe=recipe, given={"--sources": source})
+    entries = [{"messages": chat["messages"] + [{"role": "user", "content": "</s>"}]} for chat in chats_of(20)]
+    recipe = {"kind": "chat", "paths": [write_jsonl(tmp_path / "filtered.jsonl", entries)], "validation": 0.3}
+    given = {"--sources": listed(tmp_path / "filtered", "chats", recipe)}
+    assert tune(made, tmp_path, 4, recipe=chats | {"template": "tulu"}, given=given) == 2
+    warning, line = capsys.readouterr().err.splitlines()[-2:]
+    assert "conversations are filtered: they hold the text of a special token (" in warning
+    assert line.endswith("has only conversations with the text of a special token")
 
 
 def test_what_does_not_reach_the_model_is_said(made, tmp_path):
@@ -364,16 +357,6 @@ def test_what_does_not_reach_the_model_is_said(made, tmp_path):
     assert "fields of records that do not reach the model: system (20)\n" in told
 
 
-def test_source_whose_chats_are_all_filtered_is_refused(made, tmp_path, capsys):
-    entries = [{"messages": chat["messages"] + [{"role": "user", "content": "</s>"}]} for chat in chats_of(20)]
-    recipe = {"kind": "chat", "paths": [write_jsonl(tmp_path / "chats.jsonl", entries)], "validation": 0.3}
-    given = {"--sources": listed(tmp_path, "chats", recipe)}
-    assert tune(made, tmp_path, 4, recipe=RECIPE | ALL | {"weights": {"chats": 1}}, given=given) == 2
-    warning, line = capsys.readouterr().err.splitlines()[-2:]
-    assert "conversations are filtered: they hold the text of a special token (" in warning
-    assert line.endswith("has only conversations with the text of a special token")
-
-
 def refused(capsys, made, run, **keywords):
     """Fine-tune, which must be refused before there is a run directory; returns the line."""
     capsys.readouterr()
@@ -381,14 +364,6 @@ def refused(capsys, made, run, **keywords):
     (line,) = capsys.readouterr().err.splitlines()
     assert not (run / "train").exists()
     return line
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    """A corpus of another tokenizer."""
-    directory = tmp_path_factory.mktemp("other")
-    tiny_corpus(directory, documents=60, vocab_size=300)
-    return directory
 
 
 def test_rows_without_an_id_stay_in_the_export_and_are_never_generated(made, tmp_path, capsys):
@@ -418,16 +393,15 @@ def test_rows_without_an_id_stay_in_the_export_and_are_never_generated(made, tmp
         assert generate.main(list(map(str, options))) == 0
 
 
-def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys):
-    tokenizer, corpus = (other / kind / "main/manifest.json" for kind in ("tokenizers", "tokens"))
+def test_what_does_not_belong_together_is_refused(made, tmp_path, capsys):
+    corpus = tiny_corpus(tmp_path / "other", documents=60, vocab_size=300)
+    tokenizer = tmp_path / "other/tokenizers/main/manifest.json"
     line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer})
     assert line.startswith(f"finetune: --tokenizer {tokenizer} is not the tokenizer of --corpus ")
     line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer, "--corpus": corpus})
     assert "must have the vocab_size of the data's tokenizer (300), got 320" in line
-    changed = tmp_path / "tokens" / "manifest.json"
-    shutil.copytree(made / "tokens/main", changed.parent)
-    identity = manifest.read(changed).identity
-    manifest.write(changed, "index", identity | {"recipe": {"parts": 7}}, {})
+    changed = shutil.copytree(made / "tokens/main", tmp_path / "tokens") / "manifest.json"
+    rewrite(changed, recipe={"parts": 7})
     line = refused(capsys, made, tmp_path, given={"--corpus": changed})
     assert f"--corpus {changed} is not the corpus that --initial " in line
     line = refused(capsys, made, tmp_path, given={"--initial": tmp_path / "nowhere"})

@@ -7,29 +7,20 @@ import os
 import subprocess
 import sys
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from stages import list as listing
 from stages import tokenize
 from stages.lib.sources import storage
 from tests.helpers import hub_server
-from tests.helpers.data_fixtures import in_plain_lines, listed, refused, texts, tokenized
+from tests.helpers.data_fixtures import listed, parquet_of, refused, tokenized
 from tests.helpers.manifests import identity_of, names_of, record_of, shards_of
+from tests.stages.test_remote_sources import LINES, RECIPE, ROWS, plain
 
-ROWS = [{"text": text} for text in texts("a", 80)]
-LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+__all__ = ["plain"]
+
 HALF = LINES.index(b"\n", len(LINES) // 2) + 1
-RECIPE = {"kind": "jsonl", "validation": 0.15}
 DATA = "hf://datasets/team/texts"
-
-
-def rows():
-    """The rows as a parquet file."""
-    sink = pa.BufferOutputStream()
-    parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=9)
-    return sink.getvalue().to_pybytes()
 
 
 FILES = {
@@ -38,7 +29,7 @@ FILES = {
     "compressed/deep/a.jsonl.gz": gzip.compress(LINES[:HALF]) + gzip.compress(LINES[HALF:]),
     "halves/0.jsonl": LINES[:HALF],
     "halves/1.jsonl.gz": gzip.compress(LINES[HALF:]),
-    "rows/a.parquet": rows(),
+    "rows/a.parquet": parquet_of(ROWS, row_group_size=9),
     **{f"many/{number:02d}.jsonl": b'{"text": "one"}\n' for number in range(11)},
 }
 
@@ -67,19 +58,6 @@ def hub(monkeypatch):
         _forget()
         yield running
     _forget()
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """A file is asked for in many pieces."""
-    monkeypatch.setattr(storage, "BLOCK_BYTES", 4000)
-    monkeypatch.setattr(storage, "BUFFER_BYTES", 1000)
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """(tokenizer, bytes of the shards) of the same rows in a local file."""
-    return in_plain_lines(tmp_path_factory.mktemp("plain"), ROWS, validation=RECIPE["validation"])
 
 
 @pytest.mark.parametrize(
@@ -126,27 +104,39 @@ def test_a_long_listing_comes_in_pages_and_once_for_all_files_of_a_directory(tmp
     assert 1 <= len(listings) <= 4  # pages of one listing
 
 
-def test_a_file_of_another_commit_than_the_listed_one_is_refused(tmp_path, hub, plain, capsys):
-    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/plain"]})
-    hub.repositories["team/texts"].commit(FILES | {"plain/a.jsonl": LINES[::-1]})  # of the same size
-    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
-    address = f"{DATA}/plain/a.jsonl"
-    assert line == f"tokenize: {address} changed after {source} was written; rerun with -R list"
+OTHER = {"plain/a.jsonl": LINES.replace(b"a", b"o")}  # of the same size
 
 
-def test_a_branch_that_moves_on_while_a_file_is_read_is_noticed(tmp_path, hub, plain, capsys, small_blocks):
-    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/plain"]})
+@pytest.mark.parametrize(
+    ("kind", "path", "requests", "change", "said"),
+    [
+        ("jsonl", "plain/a.jsonl", 0, OTHER, "changed after {source} was written"),
+        ("jsonl", "plain/a.jsonl", 3, OTHER, "changed while it was read"),
+        *(
+            ("jsonl", path, 2, None, "cannot be read: Entry")
+            for path in ("plain/a.jsonl", "compressed/deep/a.jsonl.gz")
+        ),
+        ("parquet", "rows/a.parquet", 1, None, "cannot be read: Entry not found"),  # a small one is read with its end
+    ],
+)
+def test_a_branch_that_moves_on_before_or_while_a_file_is_read_is_noticed(
+    tmp_path, hub, plain, capsys, monkeypatch, kind, path, requests, change, said
+):
+    monkeypatch.setattr(storage, "BLOCK_BYTES", 4000)  # a file is asked for in many pieces
+    monkeypatch.setattr(storage, "BUFFER_BYTES", 1000)
+    source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [f"{DATA}/{path}"]})
     seen = []
 
-    def move(path):
-        seen.append(path)
-        if len(seen) == 3:
-            hub.repositories["team/texts"].commit(FILES | {"plain/a.jsonl": LINES.replace(b"a", b"o")})
+    def move(_=None):
+        if len(seen) == requests:
+            hub.repositories["team/texts"].commit(FILES | change if change else {"README.md": b"all is gone"})
+        seen.append(1)
 
+    move()  # before the first request
     hub.before_answer = move
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
-    assert line.startswith(f"tokenize: {DATA}/plain/a.jsonl changed while it was read")
-    assert not list((tmp_path / "t").iterdir())
+    assert line.startswith(f"tokenize: {DATA}/{path} {said.format(source=source)}")
+    assert not list(tmp_path.glob("t/*"))
 
 
 def test_a_commit_in_the_url_is_read_whatever_becomes_of_the_branch(tmp_path, hub, plain):
@@ -156,27 +146,6 @@ def test_a_commit_in_the_url_is_read_whatever_becomes_of_the_branch(tmp_path, hu
     hub.repositories["team/texts"].commit({"README.md": b"all is gone"})
     (part,) = tokenized(tmp_path, "a", source, plain[0])
     assert shards_of(part) == plain[1]
-
-
-def test_a_file_that_vanishes_while_it_is_read_is_named(tmp_path, hub, plain, capsys, small_blocks):
-    for kind, path, requests in (  # of a small parquet file all is read with its end
-        ("jsonl", "plain/a.jsonl", 2),
-        ("jsonl", "compressed/deep/a.jsonl.gz", 2),
-        ("parquet", "rows/a.parquet", 1),
-    ):
-        hub.before_answer = None
-        hub.repositories["team/texts"].commit(FILES)
-        source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [f"{DATA}/{path}"]})
-        seen = []
-
-        def vanish(_, seen=seen, requests=requests):
-            seen.append(1)
-            if len(seen) == requests:
-                hub.repositories["team/texts"].commit({"README.md": b""})
-
-        hub.before_answer = vanish
-        line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
-        assert line == f"tokenize: {DATA}/{path} cannot be read: Entry not found"
 
 
 @pytest.mark.parametrize(("kind", "path"), [("jsonl", "plain/a.jsonl"), ("parquet", "rows/a.parquet")])

@@ -19,7 +19,7 @@ from stages.lib.sources import documents, duplicates, reading, source, spans
 from stages.lib.sources.entries import Malformed
 from stages.lib.sources.kinds import lines
 from stages.lib.sources.source import SourceRecipe
-from tests.helpers.data_fixtures import listed, texts, tokenized, trained, write_jsonl
+from tests.helpers.data_fixtures import entries_of, lines_listed, listed, texts, tokenized, trained, write_jsonl
 
 CUT_ABOVE = 64  # bytes, in place of 16 MiB
 
@@ -31,8 +31,9 @@ def small_files_are_large(monkeypatch):
     monkeypatch.setattr(lines, "SEGMENT_BYTES", CUT_ABOVE)
 
 
-def documents_of_parts(recipe, paths, parts):
+def documents_of_parts(kind, paths, parts):
     """The documents of each part of a source."""
+    recipe = SourceRecipe(kind=kind, paths=["*"])
     files = [{"name": str(path), "bytes": path.stat().st_size} for path in paths]
     return [
         list(documents.read(recipe, source.spans_of_part(recipe, files, part, parts), [str(path) for path in paths]))
@@ -54,8 +55,7 @@ def test_each_line_is_in_one_part(files, parts, tmp_path_factory):
             path = directory / f"{number}.jsonl"
             path.write_text("\n".join(json.dumps({"text": text}) for text in lines))  # the last line may have no end
             paths.append(path)
-        recipe = SourceRecipe(kind="jsonl", paths=["*"])
-        made = documents_of_parts(recipe, paths, parts)
+        made = documents_of_parts("jsonl", paths, parts)
     found = [document.text for part in made for document in part]
     assert found == [text for lines in files for text in lines]
 
@@ -65,8 +65,7 @@ def test_each_row_group_is_in_one_part(tmp_path, small_files_are_large, parts):
     rows = [{"text": text} for text in texts("a", 70)]
     for name, chosen in (("0", rows[:43]), ("1", rows[43:])):
         parquet.write_table(pa.Table.from_pylist(chosen), tmp_path / f"{name}.parquet", row_group_size=6)
-    recipe = SourceRecipe(kind="parquet", paths=["*"])
-    made = documents_of_parts(recipe, sorted(tmp_path.glob("*.parquet")), parts)
+    made = documents_of_parts("parquet", sorted(tmp_path.glob("*.parquet")), parts)
     assert [document.text for part in made for document in part] == [row["text"] for row in rows]
     assert len({document.id for part in made for document in part}) == 70
     assert sum(bool(part) for part in made) >= min(parts, 6)
@@ -77,8 +76,7 @@ def test_a_large_text_is_cut_at_the_same_line_ends_by_any_number_of_parts(tmp_pa
     text = "".join(f"line {number} of some text\n" for number in range(40)) + "the last has no end"
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "b.txt").write_text("a small one\n")
-    recipe = SourceRecipe(kind="text", paths=["*"])
-    made = documents_of_parts(recipe, sorted(tmp_path.glob("*.txt")), parts)
+    made = documents_of_parts("text", sorted(tmp_path.glob("*.txt")), parts)
     found = [document for part in made for document in part]
     assert "".join(document.text for document in found) == text + "a small one\n"
     assert all(document.text.endswith("\n") for document in found[:-2])
@@ -107,11 +105,7 @@ def test_a_segment_holds_the_lines_that_begin_in_it_but_those_that_are_too_long(
         patch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
         patch.setattr(lines, "SEGMENT_BYTES", CUT_ABOVE)
         patch.setattr(reading, "LINE_BYTES", 100)
-        found = [
-            entry
-            for part in documents_of_parts(SourceRecipe(kind="text", paths=["*"]), [path], parts)
-            for entry in part
-        ]
+        found = [entry for part in documents_of_parts("text", [path], parts) for entry in part]
     if len(data) > CUT_ABOVE:
         assert sum(isinstance(entry, Malformed) for entry in found) == malformed
         made = {entry.id: entry.text for entry in found if not isinstance(entry, Malformed)}
@@ -125,19 +119,18 @@ def test_empty_lines_cost_as_much_as_other_bytes(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\n" * 20_000_000)
     begin = time.process_time()
-    found = list(documents.read(SourceRecipe(kind="text", paths=["*"]), spans.whole([str(path)]), [str(path)]))
+    found = entries_of(path, "text")
     assert time.process_time() - begin < 2
     assert [len(document.text) for document in found] == [16 << 20, 20_000_000 - (16 << 20)]
 
 
 def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_path, small_files_are_large):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 60)])
-    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.1})
+    made = lines_listed(tmp_path, texts("a", 60), validation=0.1)
     tokenizer = trained(tmp_path, [made], vocab_size=320, sample={"a": 1})
     parts = [json.loads(part.read_text())["identity"] for part in tokenized(tmp_path, "a", made, tokenizer, parts=4)]
     assert sum(part[side]["documents"] for part in parts for side in ("train", "validation")) == 60
     inputs = [entry for part in parts for entry in part["inputs"]]
-    assert [entry["name"] for entry in inputs] == [path] * 4
+    assert [entry["name"] for entry in inputs] == [str(tmp_path / "a.jsonl")] * 4
     assert sum(entry["bytes"] for entry in inputs) == (tmp_path / "a.jsonl").stat().st_size  # each byte hashed once
     assert inputs[0]["first"] == 0
     assert all(first["end"] == second["first"] for first, second in itertools.pairwise(inputs))
@@ -147,22 +140,23 @@ def test_a_line_that_is_too_long_is_malformed(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "LINE_BYTES", 100)
     monkeypatch.setattr(reading, "BUFFER_BYTES", 16)
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"text": "x" * 500}, {"text": "two"}])
-    recipe = SourceRecipe(kind="jsonl", paths=["*"])
-    found = list(documents.read(recipe, spans.whole([path]), [path]))
+    found = entries_of(path, "jsonl")
     assert [getattr(entry, "text", None) for entry in found] == ["one", None, "two"]
     assert found[1] == Malformed(f"{path}:2", "a line longer than 128 MiB")
 
 
-def made_within_a_gigabyte(stage, *options):
-    """Call a stage in a process of its own, which must not need 1 GB at its peak."""
-    script = (
-        f"import sys; from stages import {stage}; code = {stage}.main(sys.argv[1:]);"
-        "print(open('/proc/self/status').read()); sys.exit(code)"
-    )
-    command = [sys.executable, "-c", script, *map(str, options)]
+def run_within(megabytes, script, *arguments):
+    """Run a script in a process of its own, which must not need so much memory at its peak; return what it prints."""
+    command = [sys.executable, "-c", f"{script}; print(open('/proc/self/status').read())", *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     # getrusage's ru_maxrss would be that of the tests, where they have more: a process inherits it
-    assert int(re.search(r"^VmHWM:\s*(\d+) kB$", ended.stdout, re.M)[1]) < 1_000_000
+    assert int(re.search(r"^VmHWM:\s*(\d+) kB$", ended.stdout, re.M)[1]) < megabytes * 1000
+    return ended.stdout
+
+
+def made_within_a_gigabyte(stage, *options):
+    """Call a stage, which must not need 1 GB at its peak."""
+    run_within(1000, f"import sys; from stages import {stage}; assert {stage}.main(sys.argv[1:]) == 0", *options)
 
 
 @pytest.mark.long
@@ -208,13 +202,10 @@ def test_the_memory_of_long_rows_that_stand_together_is_bounded(tmp_path, kind, 
     script = (
         "import sys; from stages.lib.sources import documents, source, spans;"
         "recipe = source.SourceRecipe(kind=sys.argv[1], paths=['*']);"
-        "print(sum(1 for _ in documents.read(recipe, spans.whole(sys.argv[2:]), [])), 'documents');"
-        "print(open('/proc/self/status').read())"
+        "print(sum(1 for _ in documents.read(recipe, spans.whole(sys.argv[2:]), [])), 'documents')"
     )
-    command = [sys.executable, "-c", script, kind, tmp_path / f"a.{kind}"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    assert ended.stdout.startswith(f"{made.num_rows} documents\n")
-    assert int(re.search(r"^VmHWM:\s*(\d+) kB$", ended.stdout, re.M)[1]) < megabytes * 1000
+    said = run_within(megabytes, script, kind, tmp_path / f"a.{kind}")
+    assert said.startswith(f"{made.num_rows} documents\n")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -227,9 +218,8 @@ def test_long_rows_of_token_ids_take_their_own_memory_alone(tmp_path, kind):
     else:
         with pa.ipc.new_file(tmp_path / "a.arrow", made.schema) as writer:
             writer.write_table(made)
-    recipe = SourceRecipe(kind=kind, paths=["*"], token_ids_field="ids")
     used = pa.total_allocated_bytes()
-    held = list(documents.read(recipe, spans.whole([str(tmp_path / f"a.{kind}")]), []))
+    held = entries_of(tmp_path / f"a.{kind}", kind, token_ids_field="ids")
     assert pa.total_allocated_bytes() - used < 3 * made.nbytes
     np.testing.assert_array_equal(np.concatenate([document.ids for document in held]), ids)
 
@@ -245,8 +235,7 @@ def test_shared_values_are_not_made_anew_for_each_few_rows(tmp_path, monkeypatch
             yield batch
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counting)
-    recipe = SourceRecipe(kind="parquet", paths=["*"])
-    found = list(documents.read(recipe, spans.whole([str(tmp_path / "a.parquet")]), []))
+    found = entries_of(tmp_path / "a.parquet", "parquet")
     assert [document.text for document in found] == made.column("text").to_pylist()
     assert asked == [1024, 1024, 1024, 1024, 904]
 
@@ -262,6 +251,5 @@ def test_the_hash_of_a_long_text_is_that_of_its_words(text, piece):
 def test_documents_of_ids_are_held_by_their_size(tmp_path):
     ids = pa.array([list(range(1000))] * 64, pa.list_(pa.int32()))
     parquet.write_table(pa.table({"ids": ids}), tmp_path / "a.parquet")
-    recipe = SourceRecipe(kind="parquet", paths=["a.parquet"], token_ids_field="ids")
-    found = documents.read(recipe, spans.whole([str(tmp_path / "a.parquet")]), [])
+    found = entries_of(tmp_path / "a.parquet", "parquet", token_ids_field="ids")
     assert [len(batch) for batch in documents.batched(found, 16 * 4000)] == [16, 16, 16, 16]

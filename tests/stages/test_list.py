@@ -61,19 +61,11 @@ def test_sources_of_pairs_are_listed_like_those_of_text(texts):
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
         (
-            {"kind": "jsonl", "paths": ["a/*"], "token_ids_field": "x"},
-            "list.token_ids_field must be left out for the kind",
-        ),
-        (
             {"kind": "text", "paths": ["a/*"], "filters": {"min_words": 9, "max_words": 3}},
             "list.filters.min_words must be at most list.filters.max_words (3), got 9",
         ),
         ({"kind": "text", "paths": ["a/*"], "split_field": "x"}, "list.split_field must be left out for the kind text"),
         ({"kind": "jsonl", "paths": ["a/*"], "prompt_field": "x"}, "list.prompt_field must be left out for the kind"),
-        (
-            {"kind": "prompt_completion", "paths": ["a/*"], "text_field": "x"},
-            "list.text_field must be left out for the kin",
-        ),
         ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match files of the kind text, got b/x.zip"),
     ],
 )

@@ -62,31 +62,16 @@ def test_a_task_that_does_not_exist_is_refused(tasks, tmp_path, capsys):
     assert "list_items.tasks: no_such must be one of" in line
 
 
-def without_data(tasks):
-    (tasks / "questions.jsonl").unlink()
-
-
-def with_code(tasks):
-    (tasks / "code.yaml").write_text("task: code\ndoc_to_text: !function code.text\n")
-
-
-def without_such_a_choice(tasks):
-    config = json.loads((tasks / "questions.yaml").read_text())
+def test_a_suite_without_items_is_refused(tasks, tmp_path, capsys):
+    options = options_of(tmp_path, tasks=["questions"], include_path=str(tasks))
     rows = [{"question": "a", "choices": ["x", "y"], "answer": answer} for answer in (0, 7)]
-    write_task(tasks, "questions", rows, **{key: config[key] for key in (*CHOICES, "doc_to_text")})
-
-
-@pytest.mark.parametrize(
-    ("change", "names", "said"),
-    [
-        (without_data, ["questions"], "list_items.tasks: questions cannot be loaded: "),
-        (with_code, ["answers"], "runs Python code (!function): set trust_task_code: true"),
-        (without_such_a_choice, ["questions"], "questions has a document that cannot be made into text: "),
-    ],
-)
-def test_a_suite_without_items_is_refused(tasks, tmp_path, capsys, change, names, said):
-    change(tasks)
-    assert said in refused(capsys, list_items, **options_of(tmp_path, tasks=names, include_path=str(tasks)))
+    write_task(tasks, "questions", rows, doc_to_text="question", **CHOICES)
+    assert "questions has a document that cannot be made into text: " in refused(capsys, list_items, **options)
+    (tasks / "questions.jsonl").unlink()
+    assert "list_items.tasks: questions cannot be loaded: " in refused(capsys, list_items, **options)
+    (tasks / "code.yaml").write_text("task: code\ndoc_to_text: !function code.text\n")
+    said = "runs Python code (!function): set trust_task_code: true"
+    assert said in refused(capsys, list_items, **options)
 
 
 METRIC = {"aggregation": "mean", "higher_is_better": True}

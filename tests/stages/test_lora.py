@@ -17,6 +17,7 @@ from stages.lib.model.lora import add_adapters
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import adapter_parity
 from tests.helpers import export_cases, training
+from tests.helpers.faults import flip_bit
 from tests.helpers.training import MODEL, MODELS, events_of, milestone, run_directory, steps_of, weights_of
 from tests.stages import test_finetune
 from tests.stages.test_finetune import BASE_STEPS, converted, options, refused, tune
@@ -52,14 +53,11 @@ def logits_with_adapters(found, base, tokens):
         return model.eval().logits(tokens)
 
 
-def test_checkpoint_holds_adapters_alone_and_their_optimizer_state(uninterrupted):
+def test_training_starts_at_the_base_and_learns_adapters_alone(made, uninterrupted, tmp_path):
     keys = dcp.keys_of(checkpoint(uninterrupted, STEPS))
     weights = [key for key in keys if not key.startswith(("optimizer.", "loss_guard.")) and key != "rng"]
     assert len(weights) == 2 * 2 * 7  # layers, matrices, projections
     assert all(".lora_" in key for key in keys if key.startswith(("adapter.", "optimizer.", "model.")))
-
-
-def test_training_starts_at_the_base_and_learns(made, uninterrupted, tmp_path):
     assert tune(made, tmp_path, 1) == 0  # without LoRA
     losses = [step["loss"] for step in steps_of(uninterrupted)]
     assert losses[0] == steps_of(tmp_path)[0]["loss"]
@@ -83,17 +81,6 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(made, uninterrupted, tmp_
     for previous, until in ((None, 7), (7, STEPS)):
         assert tune(made, tmp_path, until, recipe=RECIPE, previous=previous, micro_batch_size=2) == 0
     assert weights_of(tmp_path, STEPS) == weights_of(uninterrupted, STEPS)
-
-
-@pytest.mark.long
-def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
-    killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 60
-    training.kill_when_saved(killed, "finetune", options(made, killed, steps, recipe=RECIPE, steps=steps))
-    assert steps_of(killed)[-1]["step"] < steps
-    for run in (killed, uncut):
-        assert tune(made, run, steps, recipe=RECIPE, steps=steps) == 0
-    assert [event["event"] for event in events_of(killed)].count("resume") == 1
-    assert weights_of(killed, steps) == weights_of(uncut, steps)
 
 
 HYBRID = {"sharding": "hybrid-full", "shard_degree": 2}
@@ -198,12 +185,11 @@ def test_merged_model_is_tuned_further(made, uninterrupted, tmp_path):
 def test_base_of_a_base_that_changed_is_not_exported(made, uninterrupted, tmp_path, capsys):
     assert tune(made, tmp_path, 1, recipe=RECIPE, given={"--initial": milestone(uninterrupted, STEPS)}) == 0
     (file,) = checkpoint(made / "runs/base", BASE_STEPS).glob("*.distcp")
-    before = file.read_bytes()
-    file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    flip_bit(file)
     try:
         assert converted(made, milestone(tmp_path, 1), tmp_path / "export") == 2
     finally:
-        file.write_bytes(before)
+        flip_bit(file)
     assert f"{file} changed since it was written" in capsys.readouterr().err
     assert not (tmp_path / "export/manifest.json").exists()
 
@@ -259,16 +245,14 @@ def test_what_adapters_do_not_go_with_is_one_line(made, uninterrupted, tmp_path,
     assert "convert.merge must be true for a model that was not trained with LoRA" in apart
 
 
-@pytest.fixture(scope="module")
-def sparse(made):
-    """A sparse run on the same corpus."""
-    run, recipe = made / "runs/sparse", training.RECIPE | {"model": MODEL | MODELS["mixtral"]}
-    assert training.train(made / "tokens/main/manifest.json", run, BASE_STEPS, recipe=recipe, steps=BASE_STEPS) == 0
-    return run
-
-
-def test_adapters_beside_attention_are_exported_as_peft_loads_them(made, sparse, tmp_path):
+def test_adapters_beside_attention_are_exported_as_peft_loads_them(made, tmp_path, capsys):
+    sparse, recipe = made / "runs/sparse", training.RECIPE | {"model": MODEL | MODELS["mixtral"]}
+    assert training.train(made / "tokens/main/manifest.json", sparse, BASE_STEPS, recipe=recipe, steps=BASE_STEPS) == 0
     run, given = tmp_path / "run", {"--initial": milestone(sparse, BASE_STEPS)}
+    recipe = RECIPE | {"lora": {"rank": 2, "target_modules": ["q_proj", "up_proj"]}}
+    line = refused(capsys, made, tmp_path / "none", recipe=recipe, given=given)
+    assert line.startswith("finetune: finetune.lora.target_modules must be all-linear or some of q_proj, ")
+    assert line.endswith("that the model has, got 'up_proj', which matches no module of it")
     assert tune(made, run, 4, recipe=RECIPE, given=given) == 0
     assert converted(made, milestone(run, 4), tmp_path / "export", merge=False) == 0
     report = json.loads((tmp_path / "export/parity.json").read_text())
@@ -279,10 +263,3 @@ def test_adapters_beside_attention_are_exported_as_peft_loads_them(made, sparse,
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "export"))
     changed = {name.split(".")[-2] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj"}
-
-
-def test_projections_that_a_sparse_model_has_not_are_refused(made, sparse, tmp_path, capsys):
-    recipe = RECIPE | {"lora": {"rank": 2, "target_modules": ["q_proj", "up_proj"]}}
-    line = refused(capsys, made, tmp_path, recipe=recipe, given={"--initial": milestone(sparse, BASE_STEPS)})
-    assert line.startswith("finetune: finetune.lora.target_modules must be all-linear or some of q_proj, ")
-    assert line.endswith("that the model has, got 'up_proj', which matches no module of it")

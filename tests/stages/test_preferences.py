@@ -29,7 +29,6 @@ USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content"
     ("recipe", "sentence"),
     [
         ({"z_loss": 1e-4}, "finetune.z_loss must be left out beside finetune.dpo, got 0.0001"),
-        ({"template": "chatml"}, "finetune.template must be left out: no source of finetune.weights has conversations"),
         ({"loss_on": "all"}, "finetune.loss_on must be left out beside finetune.dpo, got all"),
         ({"weights": {"a": 1, "b": 1}}, "finetune.weights must name one source beside finetune.dpo, got a, b"),
         ({"seq_len": 4}, "the training split of source choices must have a pair of at most seq_len (4) tokens in two"),
@@ -41,22 +40,22 @@ def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, 
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("record", "said"),
     [
-        ('{"prompt": "a", "chosen": "b"}', "must have the field rejected, got prompt, chosen"),
-        (json.dumps({"chosen": [USER, ANSWER], "rejected": "no"}), ": rejected must be a list of messages, got 'no'"),
-        (
-            json.dumps({"chosen": [ANSWER, USER], "rejected": [ANSWER]}),
-            ": chosen must end with a turn of the assistant",
-        ),
+        ({"prompt": "a", "chosen": "b"}, " must have the field rejected, got prompt, chosen"),
+        ({"chosen": [USER, ANSWER], "rejected": "no"}, ": rejected must be a list of messages, got 'no'"),
+        ({"chosen": [ANSWER, USER], "rejected": [ANSWER]}, ": chosen must end with a turn of the assistant"),
     ],
 )
-def test_malformed_record_is_named_by_file_and_line(made, tmp_path, capsys, line, said):
+def test_malformed_record_is_named_by_file_and_line(made, tmp_path, capsys, record, said):
     path = tmp_path / "choices.jsonl"
-    path.write_text(f"{json.dumps(next(records()))}\n\n{line}\n")
+    path.write_text(f"{json.dumps(next(records()))}\n\n{json.dumps(record)}\n")
     source = listed(tmp_path, "choices", {"kind": "preference", "paths": [str(path)]})
     found = refused(capsys, made, tmp_path, recipe=RECIPE, given={"--sources": source})
-    assert found.startswith(f"finetune: {path}, line 3{said if said.startswith(':') else ' ' + said}")
+    assert found.startswith(f"finetune: {path}, line 3{said}")
+    source = listed(tmp_path, "choices", {"kind": "prompt_completion", "paths": [str(path)]})
+    found = refused(capsys, made, tmp_path, recipe=RECIPE, given={"--sources": source})
+    assert found == "finetune: sources.choices.kind must be preference for finetune.dpo, got prompt_completion"
 
 
 def test_messages_after_a_shared_beginning_are_the_targets(made, tmp_path):
@@ -104,14 +103,6 @@ def test_chat_template_of_the_model_before_is_that_of_its_preference_tuning(made
     assert test_finetune.replayed(made, [found], tmp_path / "dpo") == 0
     line = refused(capsys, made, tmp_path / "none", recipe=RECIPE, given={"--sources": found})
     assert line.startswith("finetune: finetune.template is missing: source choices has conversations, and the initial")
-
-
-def test_source_of_another_kind_is_refused(made, tmp_path, capsys):
-    path = write_jsonl(tmp_path / "pairs.jsonl", [{"prompt": "a", "completion": "b"}])
-    source = listed(tmp_path, "pairs", {"kind": "prompt_completion", "paths": [path]})
-    recipe = RECIPE | {"weights": {"pairs": 1}}
-    line = refused(capsys, made, tmp_path, recipe=recipe, given={"--sources": source})
-    assert line == "finetune: sources.pairs.kind must be preference for finetune.dpo, got prompt_completion"
 
 
 def test_equal_and_long_pairs_are_filtered_and_counted(made, tmp_path):

@@ -1,4 +1,4 @@
-"""Pretraining: the same bits after every kill, the same losses on every world size, one line per mistake."""
+"""Pretraining: the same bits after every kill, the same losses on every world size, its data, one line per mistake."""
 
 import json
 import socket
@@ -7,12 +7,15 @@ import sys
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
 import pytest
 
 from stages import pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp
-from tests.helpers.data_fixtures import tiny_corpus
+from stages.lib.model.loss import IGNORED
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import Samples
 from tests.helpers.faulty_ranks import SLEEP
 from tests.helpers.training import (
     HOME,
@@ -20,13 +23,14 @@ from tests.helpers.training import (
     MODELS,
     OPERATION,
     RECIPE,
+    before_each_step,
+    check_two_ranks,
     environment,
     events_of,
     kill_all,
     launch,
     milestone,
     options,
-    recorded_batches,
     refused,
     run_directory,
     run_on,
@@ -60,32 +64,12 @@ def test_loss_falls_and_every_step_is_in_the_ledger(uninterrupted):
     assert all(0 < scores["loss_bits_per_byte"] < 8 for scores in validation.values())
 
 
-def test_ledger_names_the_samples_that_were_trained_on(corpus, tmp_path, monkeypatch):
-    from stages.lib.tokens.corpus import Corpus
-    from stages.lib.tokens.loader import Samples
-
-    trained_on = recorded_batches(monkeypatch)
-    for until in (7, 15):
-        assert train(corpus, tmp_path, until) == 0
-    samples = Samples(Corpus(corpus), RECIPE["weights"], RECIPE["seq_len"], 0)
-    for entry in steps_of(tmp_path):
-        inputs, targets = samples.batch(range(*entry["samples"]))
-        assert trained_on[entry["step"]] == (inputs.tolist(), targets.tolist())
-
-
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_deterministic_kernels_are_used_if_the_recipe_sets_them(corpus, tmp_path, monkeypatch, deterministic):
     import torch
 
-    from stages.lib.training.step import Stepper
-
-    take, seen = Stepper.take, []
-
-    def recording(*arguments):
-        seen.append(torch.are_deterministic_algorithms_enabled())
-        return take(*arguments)
-
-    monkeypatch.setattr(Stepper, "take", recording)
+    seen = []
+    before_each_step(monkeypatch, lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
     assert train(corpus, tmp_path, 3, deterministic=deterministic) == 0
     assert seen == [deterministic] * 3
 
@@ -165,15 +149,11 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
     assert dtypes == {"torch.float32"}
 
 
-THREE = {"num_key_value_heads": 3}
-
-
 @pytest.mark.parametrize(
     ("recipe", "operation", "message"),
     [
         ({"lerning_rate": 1}, {}, "unknown key pretrain.lerning_rate"),
         ({"seq_len": 65}, {}, "pretrain.seq_len must be at most model.max_position_embeddings (64), got 65"),
-        ({"model": MODEL | THREE}, {}, "model.num_key_value_heads must divide num_attention_heads (4)"),
         ({"weights": {"c": 1}}, {}, "pretrain.weights.c must name a source of the corpus (a, b)"),
         ({"weights": {"a": 1, "b": 1e-6}}, {}, "pretrain.weights.b must be at least 1/4096"),
         ({}, {"micro_batch_size": 5}, "pretrain.micro_batch_size must divide the 12 samples per rank"),
@@ -204,19 +184,6 @@ def test_global_batch_that_ranks_cannot_share_is_one_line(corpus, tmp_path):
     (line,) = error.splitlines()
     assert "pretrain.global_batch_size must be divisible by the number of ranks (2), got 15" in line
     assert "1, 3, 5, 15 ranks" in line
-
-
-def test_shard_that_changed_or_vanished_is_named(tmp_path, capsys):
-    corpus = tiny_corpus(tmp_path / "corpus")
-    (shard,) = json.loads(corpus.read_text())["identity"]["sources"]["a"]["train"]["shards"][:1]
-    path = corpus.parent / shard["path"]
-    content = path.read_bytes()
-    path.write_bytes(content[:-1])
-    assert train(corpus, tmp_path, 4) == 2
-    assert f"{path} has {len(content) - 1} bytes, but" in capsys.readouterr().err
-    path.unlink()
-    assert train(corpus, tmp_path, 4) == 2
-    assert f"{path} is missing, but" in capsys.readouterr().err
 
 
 def test_rank_that_works_longer_is_told_from_those_that_wait_for_it(corpus, tmp_path):
@@ -250,3 +217,102 @@ def test_the_shape_is_that_of_the_file_but_for_keys_of_the_recipe(corpus, tmp_pa
     arguments = options(corpus, tmp_path, 1, recipe=RECIPE | {"model": {"num_hidden_layers": 2}})
     assert pretrain.main([*arguments, "--model-config", str(tmp_path)]) == 0
     assert manifest.read(milestone(tmp_path, 1)).identity["recipe"]["model"] == MODEL
+
+
+PHASES = [{"step": 4, "weights": {"b": 1}}, {"step": 7, "weights": {"a": 1, "b": 2}}]
+HISTORY = [(0, {"a": 3.0, "b": 1.0}), (48, {"b": 1.0}), (84, {"a": 1.0, "b": 2.0})]
+
+
+def packed(packing):
+    """Return a recipe with packed documents and data stages."""
+    return RECIPE | {"packing": packing, "document_mask": True, "data_stages": PHASES}
+
+
+@pytest.mark.parametrize("packing", ["chunk", "concat", "best_fit"])
+def test_run_cut_in_a_phase_ends_in_the_same_bits_and_metrics_say_what_each_source_gave(corpus, tmp_path, packing):
+    recipe = packed(packing)
+    assert train(corpus, tmp_path / "uncut", 10, recipe=recipe) == 0
+    for until in (5, 10):
+        assert train(corpus, tmp_path / "cut", until, recipe=recipe) == 0
+    assert weights_of(tmp_path / "uncut", 10) == weights_of(tmp_path / "cut", 10)
+    entries = steps_of(tmp_path / "uncut")
+    assert entries[-1]["loss"] < entries[0]["loss"] - 0.5
+    samples = Samples(Corpus(corpus), HISTORY, RECIPE["seq_len"], 0, packing=packing)
+    sources, targets = samples.locate(np.arange(120))[0], samples.batch(np.arange(120))[1]
+    for entry in entries:
+        end = entry["samples"][1]
+        for number, name in enumerate("ab"):
+            of_source = sources[:end] == number
+            assert entry["source_tokens"][name] == np.count_nonzero(targets[:end][of_source] != IGNORED)
+            assert entry["source_epochs"][name] == of_source.sum() / samples.rows[number]
+
+
+@pytest.mark.long
+def test_two_ranks_train_on_what_one_does_though_they_mask_unequally(corpus, tmp_path):
+    check_two_ranks(corpus, tmp_path, packed("best_fit"))
+
+
+def test_record_says_what_the_weights_were_rounded_to(corpus, tmp_path):
+    assert train(corpus, tmp_path, 8, recipe=RECIPE | {"weights": {"a": 2, "b": 1}, "data_stages": PHASES[:1]}) == 0
+    data = json.loads(milestone(tmp_path, 8).read_text())["record"]["data"]
+    slots = {entry["from_sample"]: entry["slots"] for entry in data["mixture"]}
+    assert slots == {0: {"a": 2731, "b": 1365}, 48: {"b": 4096}}
+    assert set(data["rows"]) == {"a", "b"}
+    (path, *_) = (run_directory(tmp_path) / "checkpoints").glob("*/commit.json")
+    assert json.loads(path.read_text())["data"]["history"] == [[0, {"a": 2.0, "b": 1.0}], [48, {"b": 1.0}]]
+
+
+def test_what_cannot_be_is_refused_in_one_line(corpus, tmp_path, capsys):
+    for stages, said in (
+        (PHASES[::-1], "[1].step must be greater than 7 and less than steps (30)"),
+        ([{"step": 30, "weights": {"a": 1}}], "[0].step must be greater than 0 and less"),
+        ([{"step": 3, "weights": {}}], "[0].weights must give at least one source"),
+        ([{"step": 3, "weights": {"a": 1, "b": 1e-5}}], "[0].weights.b must be at least 1/4"),
+        ([{"step": 3, "weights": {"c": 1}}], "[0].weights.c must name a source of the corpus (a, b)"),
+    ):
+        line = refused(capsys, corpus, tmp_path, recipe=RECIPE | {"data_stages": stages})
+        assert f"pretrain.data_stages{said}" in line
+
+
+MUON = RECIPE | {"optimizer": {"name": "muon", "learning_rate": 1e-2}}
+KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}
+
+
+@pytest.fixture(scope="module")
+def muon(corpus, tmp_path_factory):
+    """A run with Muon of 30 steps on one rank, cut at step 10."""
+    results = tmp_path_factory.mktemp("muon")
+    assert train(corpus, results, 10, recipe=MUON) == 0
+    assert train(corpus, results, 30, recipe=MUON, previous=10) == 0
+    return results
+
+
+def test_loss_falls_with_muon_and_the_checkpoint_has_one_momentum_per_matrix(muon):
+    entries = steps_of(muon)
+    assert entries[-1]["loss"] < entries[0]["loss"] - 0.5
+    directory = run_directory(muon) / "checkpoints/00000030"
+    state = [key.removeprefix("optimizer.") for key in dcp.keys_of(directory) if key.startswith("optimizer.")]
+    momenta = {key.removesuffix(".momentum_buffer") for key in state if key.endswith(".momentum_buffer")}
+    assert len(momenta) == 4 * RECIPE["model"]["num_hidden_layers"]
+    assert all(".layers." in name and "ln" not in name for name in momenta)
+    assert not any(key.startswith(f"{name}.exp_avg") for key in state for name in momenta)
+
+
+def test_muon_run_cut_into_milestones_ends_in_the_same_bits(corpus, muon, tmp_path):
+    assert train(corpus, tmp_path, 30, recipe=MUON) == 0
+    assert weights_of(tmp_path, 30) == weights_of(muon, 30)
+
+
+def test_run_that_continues_one_of_muon_keeps_its_momentum(corpus, muon, tmp_path):
+    recipe = MUON | {"initial": KEEP}
+    arguments = options(corpus, tmp_path, 20, recipe=recipe, steps=20)
+    assert pretrain.main([*arguments, "--initial", str(milestone(muon, 10))]) == 0
+    assert [step["loss"] for step in steps_of(tmp_path)] == [step["loss"] for step in steps_of(muon)[10:]]
+
+
+def test_state_of_another_optimizer_is_refused(corpus, muon, tmp_path, capsys):
+    arguments = options(corpus, tmp_path, 20, recipe=RECIPE | {"initial": KEEP})
+    assert pretrain.main([*arguments, "--initial", str(milestone(muon, 10))]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "trained with the optimizer muon, and pretrain.optimizer.name is adamw; set it to reset" in line
+    assert not (tmp_path / "train").exists()

@@ -10,13 +10,12 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from stages import list as listing
 from stages import tokenize
 from stages.lib.sources import reading, spans, storage
 from stages.lib.sources.kinds.registry import KINDS
-from tests.helpers.data_fixtures import in_plain_lines, listed, refused, run, texts, tokenized
+from tests.helpers.data_fixtures import in_plain_lines, listed, parquet_of, refused, run, texts, tokenized
 from tests.helpers.manifests import held_out, names_of, shards_of
 from tools.inspect import __main__ as inspect
 
@@ -55,28 +54,22 @@ def bucket(server, monkeypatch):
     storage._file_system.cache_clear()
 
 
-def s3_at(url, monkeypatch, **variables):
-    """The S3 of a server, by the environment variables."""
+def bucket_at(url, monkeypatch):
+    """A bucket at a server, by the environment variables."""
     import fsspec
 
     secrets = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}
-    for name, value in {"ENDPOINT_URL": url, **secrets, **variables}.items():
+    for name, value in {"ENDPOINT_URL": url, **secrets}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     storage._file_system.cache_clear()
     fsspec.filesystem("s3").clear_instance_cache()
-    return fsspec.filesystem("s3")
-
-
-def bucket_at(url, monkeypatch):
-    system = s3_at(url, monkeypatch)
+    system = fsspec.filesystem("s3")
     system.mkdirs("texts", exist_ok=True)
-    sink = pa.BufferOutputStream()
-    parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=9)
     forms = {
         "plain/a.jsonl": LINES,
         "compressed/a.jsonl.gz": gzip.compress(LINES),
         "compressed/b.jsonl.zst": pa.compress(LINES, "zstd", asbytes=True),
-        "rows/a.parquet": sink.getvalue().to_pybytes(),
+        "rows/a.parquet": parquet_of(ROWS, row_group_size=9),
         "plain/README.md": b"what this is",
     }
     for name, content in forms.items():
@@ -153,7 +146,7 @@ def test_an_object_that_changes_under_way_is_named(tmp_path, bucket, plain, caps
     assert not list(output.parent.iterdir())
 
 
-def test_a_server_that_goes_away_while_it_is_read_is_one_sentence(tmp_path, plain, capsys, monkeypatch):
+def test_a_server_that_goes_away_while_it_is_read_or_is_not_there_is_one_sentence(tmp_path, plain, capsys, monkeypatch):
     running = serving()
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     system = bucket_at(url_of(running), monkeypatch)
@@ -162,6 +155,9 @@ def test_a_server_that_goes_away_while_it_is_read_is_one_sentence(tmp_path, plai
     in_the_middle(monkeypatch, "jsonl", running.stop)
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
     assert line.startswith("tokenize: s3://texts/plain/a.jsonl cannot be read: ")
+    recipe = RECIPE | {"paths": ["s3://other/a.jsonl"]}
+    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+    assert line.startswith("list: s3://other/a.jsonl cannot be read: Could not connect to the endpoint URL")
     storage._file_system.cache_clear()
 
 
@@ -201,14 +197,6 @@ def test_an_object_that_changed_since_it_was_listed_is_named(tmp_path, bucket, p
 def test_a_url_of_nothing_or_of_a_missing_variable_is_one_sentence(tmp_path, bucket, capsys, url, said):
     line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [url]}, output=tmp_path / "list.json")
     assert line.startswith(f"list: {said}")
-
-
-def test_a_server_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsys):
-    s3_at("http://127.0.0.1:9", monkeypatch, MAX_ATTEMPTS="1")
-    recipe = RECIPE | {"paths": ["s3://other/a.jsonl"]}
-    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-    assert line.startswith("list: s3://other/a.jsonl cannot be read: Could not connect to the endpoint URL")
-    storage._file_system.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -260,9 +248,7 @@ def guarded(monkeypatch):
             pass
 
     running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    table = pa.BufferOutputStream()
-    parquet.write_table(pa.Table.from_pylist(ROWS), table)
-    running.files = {"/a.jsonl.gz": gzip.compress(LINES), "/a.parquet": table.getvalue().to_pybytes()}
+    running.files = {"/a.jsonl.gz": gzip.compress(LINES), "/a.parquet": parquet_of(ROWS)}
     running.token, running.has_etags = "s3cr/t=1", True
     running.address = f"http://127.0.0.1:{running.server_port}"
     threading.Thread(target=running.serve_forever, daemon=True).start()
@@ -302,18 +288,14 @@ def test_a_token_of_the_environment_is_never_kept(tmp_path, guarded, plain, monk
     assert b"s3cr" not in kept + "".join(capfd.readouterr()).encode()
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz?token=${OTHER}", "moved.jsonl?${SIGNED}"])
-def test_an_error_of_a_server_shows_no_token(tmp_path, guarded, monkeypatch, capsys, name):
+def test_an_error_of_a_server_also_after_the_listing_shows_no_token(tmp_path, guarded, plain, monkeypatch, capsys):
     renewed(guarded, monkeypatch, "s3cr/t=1")
     monkeypatch.setenv("OTHER", "s3cr+wrong")
-    recipe = RECIPE | {"paths": [f"{guarded.address}/{name}"]}
-    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-    assert line.startswith(f"list: {guarded.address}/{name} cannot be read: 403, message='Forbidden', url=")
-    assert "s3cr" not in line
-
-
-def test_a_token_that_expires_after_the_listing_is_one_sentence(tmp_path, guarded, plain, monkeypatch, capsys):
-    renewed(guarded, monkeypatch, "s3cr/t=1")
+    for name in ("a.jsonl.gz?token=${OTHER}", "moved.jsonl?${SIGNED}"):
+        recipe = RECIPE | {"paths": [f"{guarded.address}/{name}"]}
+        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+        assert line.startswith(f"list: {guarded.address}/{name} cannot be read: 403, message='Forbidden', url=")
+        assert "s3cr" not in line
     url = f"{guarded.address}/a.jsonl.gz?token=${{TOKEN}}"
     source = listed(tmp_path, "a", RECIPE | {"paths": [url]})
     guarded.token = "another"

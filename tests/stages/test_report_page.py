@@ -151,7 +151,7 @@ def test_drag_zooms_and_pointing_shows_values(results, page):
     page.open(results / "card.html", settle=0.1)
     box = "document.querySelector('.u-over').getBoundingClientRect()"
     left, top, width = (page.evaluate(f"{box}.{edge}") for edge in ("left", "top", "width"))
-    before = pixels(page)
+    before = page.evaluate("document.querySelector('.plot canvas').toDataURL()")
     page.drag((left + width * 0.2, top + 50), (left + width * 0.4, top + 50))
     page.until("document.querySelector('.u-legend .u-value').textContent !== '-'")
     assert page.evaluate("document.querySelector('.u-legend .u-value').textContent") != "-"
@@ -184,7 +184,3 @@ def test_table_that_is_cut_on_a_phone_says_that_it_scrolls(results, page):
     assert before > 0
     page.evaluate("document.querySelector('.wide.cut').scrollLeft = 9999")
     page.until(f"{shown} === {before - 1}")
-
-
-def pixels(page):
-    return page.evaluate("document.querySelector('.plot canvas').toDataURL()")

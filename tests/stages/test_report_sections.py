@@ -67,7 +67,7 @@ def cells_of(html):
     ]
 
 
-def test_a_sweep_has_a_table_of_what_differs_with_the_best_first(results):
+def test_a_sweep_has_a_table_of_what_differs_with_the_best_first_and_a_heat_map_of_two_keys(results):
     html = section_of(results, "side-by-side")
     titles = [" ".join(re.sub("<[^>]*>", "", title).split()) for title in re.findall(r"<th[^>]*>(.*?)</th>", html)]
     assert titles[:5] == ["run", "num_hidden_layers", "learning_rate", "bits_per_byte_code ↓", "next_line ↑"]
@@ -75,12 +75,8 @@ def test_a_sweep_has_a_table_of_what_differs_with_the_best_first(results):
     assert first[:4] == ["grid-0.004-4", "4", "0.004", "2.273 ± 0.050"]
     assert "<b>2.273</b>" in html and "<b>2.583</b>" not in html
     assert "All 4" not in html  # the sweep has all runs
-
-
-def test_a_grid_of_two_keys_is_a_heat_map_from_the_worst_to_the_best(results):
-    html = section_of(results, "side-by-side")
     heat = html.partition('class="heat"')[2].partition("</table>")[0]
-    assert re.findall(r"--share: ([\d.]+)%", heat) == ["0.0", "66.7", "33.3", "100.0"]
+    assert re.findall(r"--share: ([\d.]+)%", heat) == ["0.0", "66.7", "33.3", "100.0"]  # from the worst to the best
     assert "num_hidden_layers \\ learning_rate" in heat
     assert re.findall(r'<th class="number">(.*?)</th>', heat) == ["0.001", "0.004"]
 

@@ -11,7 +11,8 @@ from stages.lib.results.manifests import Results
 from stages.lib.results.run_tables import Column, heat_map, run_tables
 from stages.lib.results.scores import score_rows
 from tests.helpers.export_fixtures import argv_of
-from tests.helpers.summary_fixtures import lines, rewrite
+from tests.helpers.manifests import rewrite
+from tests.helpers.summary_fixtures import lines
 
 __all__ = ["lines"]
 pytestmark = pytest.mark.usefixtures("lines")  # no figure is drawn
@@ -25,7 +26,6 @@ def write_run(root, name, bits, stage="pretrain", acc=0.5, **keys):
     recipe = {"model": MODEL, "weights": {"code": 1.0}} | keys
     identity = {"recipe": recipe, "step": 20, "tokens": 5120, "outputs": {}, "initial": "0", "corpus": "c" * 64}
     path = root / "runs" / name / "models/00000020.json"
-    path.parent.mkdir(parents=True)
     manifest.write(path, stage, identity, {"run_directory": "../train/0", "horizon": {"steps": 20}})
     for step, value in ((10, bits + 1), (20, bits)):
         scores = {
@@ -33,7 +33,6 @@ def write_run(root, name, bits, stage="pretrain", acc=0.5, **keys):
             "next_line": {"acc_mutual_info": {"value": acc, "stderr": None}},
         }
         path = root / "runs" / name / f"eval/{step:08d}/validation.json"
-        path.parent.mkdir(parents=True)
         identity = {"recipe": {}, "export": "e", "step": step, "tokens": step * 256, "results": scores, "outputs": {}}
         manifest.write(path, "evaluate", identity, {})
 

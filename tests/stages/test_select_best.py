@@ -24,7 +24,6 @@ def sweep(corpus, tmp_path_factory):
         results = {"bits_code": {"bits_per_byte": {"value": code, "stderr": 0.1}}}
         results |= {"bits_prose": {"bits_per_byte": {"value": prose, "stderr": 0.1}}, "line": {"acc": {"value": code}}}
         path = root / "runs" / name / "eval/00000002/suite.json"
-        path.parent.mkdir(parents=True)
         manifest.write(path, "evaluate", {"recipe": {}, "step": 2, "results": results, "outputs": {}}, {})
     return root
 
@@ -74,7 +73,6 @@ def test_an_unknown_metric_or_task_lists_the_known_ones_and_a_run_without_the_sc
         expected = f"select_best: best must name a metric and task of the runs' scores {listed}, got {got}\n"
         assert capsys.readouterr().err == expected
     path = sweep / "runs/lr-d/eval/00000002/suite.json"
-    path.parent.mkdir(parents=True)
     results = {"bits_code": {"bits_per_byte": {"value": None}}}
     manifest.write(path, "evaluate", {"recipe": {}, "step": 2, "results": results, "outputs": {}}, {})
     assert select(sweep, "lr-a", "lr-d", task="bits_code") == 2

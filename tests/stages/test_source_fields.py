@@ -1,5 +1,6 @@
-"""Fields, ids and license of a source's documents, and the filtered ones."""
+"""Fields, ids and license of a source's documents, filtered ones, and files of datatrove, Dolma and NeMo Curator."""
 
+import gzip
 import json
 import sys
 from collections import Counter
@@ -16,9 +17,21 @@ from stages import index, tokenize
 from stages.lib import manifest
 from stages.lib.sources import documents, examples, filters, quality_rules, source, spans
 from stages.lib.sources.filters import FilterRecipe
+from stages.lib.sources.source import SourceRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from tests.helpers.data_fixtures import in_plain_lines, listed, make, part_of, refused, texts, tokenized, write_jsonl
-from tests.helpers.manifests import documents_of, filtered_of, held_out, identity_of, record_of, shards_of
+from tests.helpers.data_fixtures import (
+    entries_of,
+    in_plain_lines,
+    listed,
+    make,
+    parquet_of,
+    part_of,
+    refused,
+    texts,
+    tokenized,
+    write_jsonl,
+)
+from tests.helpers.manifests import filtered_of, held_out, identity_of, record_of, shards_of
 
 TEXTS = texts("a", 60)
 
@@ -91,18 +104,6 @@ def test_ids_of_another_tokenizer_are_refused(tmp_path, plain, capsys):
     source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path], "token_ids_field": "ids"})
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
     assert line == f"tokenize: {path}:1 must hold ids of the tokenizer, from 0 to 319, got 320"
-
-
-def test_rows_without_ids_are_counted(tmp_path, plain):
-    tokenizer = Tokenizer(plain[0])
-    bos, eos = tokenizer.bos, tokenizer.eos
-    empty = [[], [bos], [eos], [bos, eos]]
-    rows = [[5, 6], None, *empty, [bos, bos, eos], [7]]
-    path = write_arrow(tmp_path / "a.arrow", {"ids": pa.array(rows, pa.list_(pa.int64()))})
-    part = part_of(tmp_path, plain[0], kind="arrow", paths=[path], token_ids_field="ids", max_malformed=1)
-    assert record_of(part)["dropped"] == {"empty": len(empty), "no token ids in ids": 1}
-    assert record_of(part)["dropped_examples"]["empty"][0] == {"id": f"{path}:2", "text": ""}
-    assert documents_of(part) == 3
 
 
 def test_an_id_field_names_documents(tmp_path, plain):
@@ -219,17 +220,6 @@ def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, pla
     assert record_of(part)["dropped"] == {"not JSON": 4}
 
 
-def test_filtered_documents_are_counted_with_examples_and_are_not_malformed(tmp_path, plain):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "...."}] * 5 + [{"text": text} for text in TEXTS])
-    rules = {"max_symbols": 0.5, "min_words": 2}
-    part = part_of(tmp_path, plain[0], kind="jsonl", paths=[path], filters=rules)
-    short = sum(len(text.split()) < 2 for text in TEXTS)
-    assert filtered_of(part) == {"filters.min_words": 5 + short}
-    example = {"id": f"{path}:1", "text": "....", "value": 1}
-    assert record_of(part)["dropped_examples"]["filters.min_words"][0] == example
-    assert documents_of(part) == len(TEXTS) - short
-
-
 def test_the_license_of_a_source_goes_into_the_corpus(tmp_path, plain):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
     part = part_of(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC-BY-4.0")
@@ -285,19 +275,8 @@ def test_a_dotted_field_is_that_of_a_mapping_or_struct_in_every_format(tmp_path,
     write_arrow(tmp_path / "a.arrow", {name: table.column(name) for name in table.column_names})
     write_jsonl(tmp_path / "a.jsonl", records)
     for kind in ("jsonl", "parquet", "arrow"):
-        recipe = source.SourceRecipe(kind=kind, paths=["*"], text_field=field, id_field=None)
-        found = list(documents.read(recipe, spans.whole([str(tmp_path / f"a.{kind}")]), []))
+        found = entries_of(tmp_path / f"a.{kind}", kind, text_field=field, id_field=None)
         assert [entry.text for entry in found] == [text if number % 5 else None for number, text in enumerate(TEXTS)]
-
-
-def test_bytes_that_are_not_utf_8_spoil_no_other_row(tmp_path):
-    values = [text.encode() for text in TEXTS]
-    values[7] = b"\xff\xfe"
-    parquet.write_table(pa.table({"text": pa.array(values, pa.binary())}), tmp_path / "a.parquet")
-    recipe = source.SourceRecipe(kind="parquet", paths=["*"])
-    found = list(documents.read(recipe, spans.whole([str(tmp_path / "a.parquet")]), []))
-    assert [entry.text for entry in found] == [*TEXTS[:7], None, *TEXTS[8:]]
-    assert found[7].reason == "not UTF-8"
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
@@ -305,11 +284,84 @@ def test_a_number_that_is_not_finite_beside_the_text_drops_nothing(tmp_path, num
     lines = [f'{{"text": {json.dumps(text)}, "ppl": {number if at % 9 else 2}}}\n' for at, text in enumerate(TEXTS)]
     broken = ['{"text": "\\ud800", "ppl": NaN}\n', '{"text": "a", "ppl": NaNs}\n', "[" * 99999 + "NaN\n"]
     (tmp_path / "a.jsonl").write_text("".join([*lines, *broken]))
-    recipe = source.SourceRecipe(kind="jsonl", paths=["*"])
-    found = list(documents.read(recipe, spans.whole([str(tmp_path / "a.jsonl")]), []))
+    found = entries_of(tmp_path / "a.jsonl", "jsonl")
     assert [entry.text for entry in found[:-3]] == TEXTS
     assert [entry.reason for entry in found[-3:]] == ["not JSON"] * 3
     pairs = [f'{{"prompt": "a", "completion": "b", "score": {number}}}\n']
     (tmp_path / "p.jsonl").write_text("".join(pairs))
     recipe = source.SourceRecipe(kind="prompt_completion", paths=["*"])
     assert len(list(examples.pairs(recipe, [str(tmp_path / "p.jsonl")]))) == 1
+
+
+PAGES = [text for text in texts("a", 30) if text.strip()]
+
+
+def write(path, entries):
+    """A file of parquet or JSON lines, compressed, as its name says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        data = parquet_of(entries)
+    else:
+        data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def read_all(directory, kind, **recipe):
+    made = SourceRecipe(kind=kind, paths=[str(directory)], **recipe)
+    left_out = Counter()
+    names = list(source.list_files("a", made, left_out))
+    return list(documents.read(made, spans.whole(names), names)), left_out
+
+
+@pytest.mark.parametrize("form", ["jsonl.gz", "parquet"])
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_the_files_of_datatroves_writers_are_read_with_their_ids_and_metadata(tmp_path, form, is_expanded):
+    """As JsonlWriter and ParquetWriter of datatrove 0.10.1 write them: a file per rank, metadata inside or flat."""
+    for rank in (0, 1):
+        rows = []
+        for number, text in list(enumerate(PAGES))[rank::2]:
+            metadata = {"url": f"http://h{number % 3}.org", "score": number / 2}
+            rest = metadata if is_expanded else {"metadata": metadata}
+            rows.append({"text": text, "id": f"<urn:{number}>"} | rest)
+        write(tmp_path / f"out/{rank:05d}.{form}", rows)
+    (tmp_path / "out/stats.txt").write_text("x")
+    field = "url" if is_expanded else "metadata.url"
+    found, left_out = read_all(tmp_path / "out", "datatrove", split_field=field, validation=0.4)
+    assert {entry.id: entry.text for entry in found} == {f"<urn:{number}>": text for number, text in enumerate(PAGES)}
+    assert len({entry.split for entry in found if int(entry.id[5:-1]) % 3 == 0}) == 1
+    assert left_out == {".txt": 1}
+
+
+@pytest.mark.parametrize("pattern", ["", "*/**/*.jsonl.gz", "documents"])
+def test_the_documents_of_dolma_are_read_without_the_attributes_beside_them(tmp_path, pattern):
+    folder = tmp_path / "attributes of mine" / "data"
+    for month in (1, 2):
+        ids = [(f"{month}-{number}", text) for number, text in enumerate(PAGES)]
+        rows = [{"id": id_, "text": text, "source": "web", "added": "2026", "metadata": {}} for id_, text in ids]
+        write(folder / f"documents/2026-{month}/a.jsonl.gz", rows)
+        rows = [{"id": id_, "source": "web", "attributes": {"toxic": [[0, len(text), 0.7]]}} for id_, text in ids]
+        write(folder / f"attributes/toxicity-0/2026-{month}/a.jsonl.gz", rows)
+    found, left_out = read_all(folder / pattern, "dolma")
+    expected = {f"{month}-{number}": text for month in (1, 2) for number, text in enumerate(PAGES)}
+    assert {entry.id: entry.text for entry in found} == expected
+    assert left_out["of attributes"] == (0 if pattern == "documents" else 2)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("ids", ["id", "url", None])
+def test_nemo_curators_files_have_ids_if_a_step_added_them(tmp_path, form, ids):
+    rows = [
+        {"text": text, "language": "EN"} | ({ids: f"x {number}"} if ids else {}) for number, text in enumerate(PAGES)
+    ]
+    path = tmp_path / f"out/1a2b3c4d5e6f.{form}"
+    write(path, rows)
+    found, _ = read_all(tmp_path / "out", "nemo_curator")
+    first = 0 if form == "parquet" else 1
+    expected = [f"x {number}" if ids else f"{path}:{number + first}" for number in range(len(PAGES))]
+    assert [(entry.id, entry.text) for entry in found] == list(zip(expected, PAGES, strict=True))
+
+
+def test_a_record_without_text_is_malformed(tmp_path, tokenizer):
+    write(tmp_path / "out/00000.jsonl.gz", [{"text": text, "id": text[:3]} for text in PAGES] + [{"id": "x"}])
+    part = part_of(tmp_path, tokenizer, kind="datatrove", paths=[str(tmp_path / "out")])
+    assert filtered_of(part) == {"no text in text": 1}

@@ -1,4 +1,4 @@
-"""A training that is asked to stop saves, prints the reason, exits with 75, and resumes to the same bits."""
+"""A training that is asked to stop saves and resumes to the same bits; the third try after two crashes is refused."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import pytest
 
 from stages import pretrain
 from tests.helpers.training import (
+    before_each_step,
     environment,
     events_of,
     launch,
@@ -56,26 +57,12 @@ def ranks_of(results):
     ]
 
 
-def by_signal(number):
-    def ask(results, process):
-        os.kill(ranks_of(results)[-1], number)  # one rank alone: the others learn of it through the gather
-
-    return ask
-
-
-def by_file(results, process):
-    (run_directory(results) / "stop").touch()
-
-
-def by_the_launcher(results, process):
-    process.send_signal(signal.SIGTERM)
-
-
 ASKED = {
-    "SIGUSR1": by_signal(signal.SIGUSR1),
-    "SIGTERM": by_signal(signal.SIGTERM),
-    "the file stop in the run directory": by_file,
-    "SIGTERM to the launcher": by_the_launcher,
+    # one rank alone: the others learn of it through the gather
+    "SIGUSR1": lambda results, _: os.kill(ranks_of(results)[-1], signal.SIGUSR1),
+    "SIGTERM": lambda results, _: os.kill(ranks_of(results)[-1], signal.SIGTERM),
+    "the file stop in the run directory": lambda results, _: (run_directory(results) / "stop").touch(),
+    "SIGTERM to the launcher": lambda _, process: process.send_signal(signal.SIGTERM),
 }
 
 
@@ -148,20 +135,16 @@ def test_ctrl_c_on_a_single_process_is_a_stop_request(corpus, tmp_path):
 
 
 def test_grace_follows_the_slowest_step_and_is_known_to_the_launcher(corpus, tmp_path, monkeypatch, capfd):
-    from stages.lib.training.step import Stepper
+    grace, graces = tmp_path / "grace", []
 
-    take, grace = Stepper.take, tmp_path / "grace"
-    graces = []
-
-    def slow(self, step, *batch):
+    def slow(step, *_):
         graces.append(int(grace.read_text()))
         if step == 1:
             time.sleep(5)  # so that a first step of some seconds, on a busy machine, is less by a tenth
         if step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        return take(self, step, *batch)
 
-    monkeypatch.setattr(Stepper, "take", slow)
+    before_each_step(monkeypatch, slow)
     monkeypatch.setenv("CARAVAN_GRACE_FILE", str(grace))
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert train(corpus, tmp_path, 10, watchdog={"start": 2}) == 75
@@ -169,3 +152,76 @@ def test_grace_follows_the_slowest_step_and_is_known_to_the_launcher(corpus, tmp
     assert 30 <= graces[1] < graces[2] and 45 <= graces[2] < 65  # 30 s, and 1.5 times two steps and two saves
     sentence = f"pretrain: SIGTERM: the training finishes its step and saves, which takes at most {grace.read_text()}"
     assert capfd.readouterr().err.startswith(sentence.strip())
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """A list to which a test appends steps, counted from 0: training crashes at the start of the last one."""
+    steps = []
+
+    def crash(step, *_):
+        if steps[-1:] == [step]:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    before_each_step(monkeypatch, crash)
+    return steps
+
+
+def attempt(number, corpus, results):
+    """Return the exit code of a scheduler's attempt to reach step 30."""
+    return pretrain.main([*options(corpus, results, 30), "--attempt", str(number)])
+
+
+def test_third_attempt_after_two_crashes_at_one_step_is_refused_and_a_person_may_try_again(
+    corpus, uninterrupted, tmp_path, breaking, capsys
+):
+    breaking.append(7)
+    assert [attempt(number, corpus, tmp_path) for number in (1, 2)] == [1, 1]
+    capsys.readouterr()
+    taken = len(steps_of(tmp_path))
+    assert [attempt(number, corpus, tmp_path) for number in (3, 4)] == [2, 2]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
+    assert "crashed twice without a step after step 6" in lines[0]
+    assert "the last attempt: stopped with RuntimeError: CUDA error: an illegal memory access" in lines[0]
+    assert len(steps_of(tmp_path)) == taken
+    assert not list(tmp_path.glob("train/*/lease.json"))
+    breaking.append(None)
+    assert train(corpus, tmp_path, 30) == 0
+    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
+
+
+def test_crashes_with_new_steps_between_are_not_counted(corpus, tmp_path, breaking):
+    for number, step in enumerate([7, 8, 12, None], 1):
+        breaking.append(step)
+        assert attempt(number, corpus, tmp_path) == (0 if step is None else 1)
+
+
+def test_requeued_job_is_an_automatic_attempt(corpus, tmp_path, breaking, monkeypatch):
+    breaking.append(3)
+    assert [attempt(1, corpus, tmp_path) for _ in range(2)] == [1, 1]
+    monkeypatch.setenv("CARAVAN_JOB_RESTARTS", "1")  # Slurm's own variable does not reach the ranks
+    assert attempt(1, corpus, tmp_path) == 2
+
+
+def test_stop_request_is_not_a_crash(corpus, tmp_path, monkeypatch):
+    from stages.lib.training.stop_requests import StopRequests
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequests, "code", lambda _: 3)
+        assert [attempt(number, corpus, tmp_path) for number in (1, 2, 3)] == [75, 75, 75]
+    assert attempt(4, corpus, tmp_path) == 0
+    assert [event["event"] for event in events_of(tmp_path)].count("attempt") == 4
+
+
+def test_end_of_the_job_around_it_is_a_deadline(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("CARAVAN_DEADLINE", str(time.time() + 4))
+    assert pretrain.main(options(corpus, tmp_path, 10**6, steps=10**6)) == 75
+    assert steps_of(tmp_path)
+
+
+def test_deadline_before_which_no_step_fits_is_refused_for_good(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CARAVAN_DEADLINE", "1")  # was over in 1970
+    assert attempt(1, corpus, tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no step fits in before the deadline" in line

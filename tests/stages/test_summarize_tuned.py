@@ -1,12 +1,18 @@
-"""summarize: a tuned run beside the model before."""
+"""summarize: a tuned run beside the model before, with one verdict wherever two models are compared."""
 
+import html
 import json
+import re
 
 import pytest
 
-from stages import summarize
+from stages import describe, summarize
 from stages.lib import manifest
-from tests.helpers.summary_fixtures import EXPECT, MODEL, lines, options_of, refused, results, rewrite
+from tests.helpers import card_fixtures
+from tests.helpers.card_fixtures import SUITE, words, write_list
+from tests.helpers.manifests import rewrite
+from tests.helpers.summary_fixtures import EXPECT, MODEL, lines, options_of, refused, results
+from tests.tools.test_compare import accuracy, run_compare, write_logs, write_run
 
 __all__ = ["lines", "results"]
 
@@ -92,8 +98,11 @@ def write_scores(run, step, export, bits, accuracy):
     manifest.write(run / "eval" / f"{step:08d}" / "pairs.json", "evaluate", identity, {"code": "e1"})
 
 
-def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):
+def test_a_tuned_run_is_shown_beside_the_model_before_and_its_curve_begins_at_the_tokens_of_it(results, tuned, lines):
     assert summarize.main(tuned) == 0
+    assert lines["tuned, training"] == [(76800 + 10240, 3.0)]
+    assert lines["tuned, completion_bits"] == [(76800 + 10240, 2.1)]
+    assert lines["base, completion_bits"] == [(76800, 2.5)]
     text = (results / "summary.txt").read_text()
     assert text.count("completion_bits") == text.count("completion_choice") == 2
     assert "Run tuned: 10,240 training tokens in 40 steps, fine-tuned from base at step 300, 4.2M parameters" in text
@@ -117,13 +126,6 @@ def test_text_tells_how_a_model_at_a_path_was_tuned_and_its_validation_loss(resu
     text = (results / "summary.txt").read_text()
     assert "in 40 steps, fine-tuned from models/CodeLlama-7b-hf by LoRA of rank 8, 4.2M parameters" in text
     assert "  validation chats: loss 0.879\n" in text
-
-
-def test_curve_of_a_tuned_run_begins_at_the_tokens_of_its_initial_model(tuned, lines):
-    assert summarize.main(tuned) == 0
-    assert lines["tuned, training"] == [(76800 + 10240, 3.0)]
-    assert lines["tuned, completion_bits"] == [(76800 + 10240, 2.1)]
-    assert lines["base, completion_bits"] == [(76800, 2.5)]
 
 
 @pytest.mark.parametrize(
@@ -150,3 +152,60 @@ def test_a_run_that_is_tuned_now_and_was_not_before_is_refused(results, capsys):
     expect = json.loads(json.dumps(EXPECT))
     expect["runs"]["base"]["finetune"] = expect["runs"]["base"].pop("pretrain")
     refused(options_of(results, expect), capsys, "was made by stages.pretrain, and the config names another stage")
+
+
+BEFORE, AFTER = [1] * 20 + [0] * 20, [1] * 30 + [0] * 10
+"""Answers of which ten became right: that is no chance, although the two errors alone do not tell."""
+
+
+def write_tuned(root, tasks):
+    """Write a run that was tuned from base; returns the options of describe."""
+    options = card_fixtures.write_inputs(root, run="tuned", stage="finetune")
+    base = manifest.read(root / "runs/base/models/00000300.json")
+    model = rewrite(options["--model"][0], initial=manifest.checkpoint_digest(base), outputs={})
+    export = rewrite(options["--export"][0], model=model.digest)
+    scores = options["--evaluations"][0]
+    outputs = write_logs(scores.parent, SUITE, tasks)
+    results = {task: of_task for task, (of_task, _) in tasks.items()}
+    rewrite(scores, export=export.digest, results=results, outputs=outputs, tokens=768)
+    options["--lists"].append(write_list(root, "statements", {"kind": "python-statements"}))
+    return options
+
+
+@pytest.mark.parametrize(
+    ("with_logs", "verdict", "rule"),
+    [
+        (True, "better", r"paired over 40 documents, p 0\.0\d\d"),
+        (False, "not significant", r"2\.4 independent standard errors"),
+    ],
+)
+def test_two_models_have_one_verdict_wherever_they_are_compared(tmp_path, capsys, with_logs, verdict, rule):
+    tasks = [{"arc_easy": (scores, log if with_logs else None)} for scores, log in map(accuracy, (BEFORE, AFTER))]
+    before = write_run(tmp_path, "base", tasks[0], suite=SUITE)
+    options = write_tuned(tmp_path, tasks[1])
+    assert describe.main(words(options, **{"--baselines": [before]})) == 0
+    assert summarize.main(["--results", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert run_compare(tmp_path, "base", "tuned") == 0
+    texts = {
+        "summary": (tmp_path / "so_far/summary.txt").read_text(),
+        "page": html.unescape((tmp_path / "so_far/card.html").read_text()),
+        "card": options["--export"][0].with_name("README.md").read_text(),
+        "comparison": capsys.readouterr().out,
+    }
+    rules = {name: set(re.findall(r"paired over \d+ documents, p [\d.]+|[\d.]+ independent standard errors", text))
+             for name, text in texts.items()}  # fmt: skip
+    assert len(set.union(*rules.values())) == 1 and all(rules.values())
+    assert re.fullmatch(rule, rules["summary"].pop())
+    said = "is better than base" if with_logs else "is not significantly different from base"
+    assert [f"tuned {said}" in texts[name] for name in ("summary", "page", "card")] == [True] * 3
+    assert re.search(rf"\| \W*{verdict}\W* (?:{rule}) \|", texts["comparison"])
+
+
+def test_a_log_that_was_deleted_leaves_the_summary_the_standard_errors(tmp_path):
+    tasks = [{"arc_easy": accuracy(values)} for values in (BEFORE, AFTER)]
+    write_run(tmp_path, "base", tasks[0], suite=SUITE)
+    write_tuned(tmp_path, tasks[1])
+    next(tmp_path.glob("runs/tuned/eval/*/*/samples/*")).unlink()
+    assert summarize.main(["--results", str(tmp_path)]) == 0
+    assert "(2.4 independent standard errors)" in (tmp_path / "so_far/summary.txt").read_text()

@@ -28,30 +28,18 @@ def _train(lists, output, **recipe):
 
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_two_runs_give_the_sameidentity_of(lists, tmp_path, model):
+def test_two_runs_give_the_same_identity_and_another_sample_another(lists, tmp_path, model):
     first = _train(lists, tmp_path / "one" / "manifest.json", vocab_size=320, model=model)
     second = _train([*reversed(lists)], tmp_path / "two" / "deeper" / "manifest.json", vocab_size=320, model=model)
     assert identity_of(first) == identity_of(second)
+    other = _train(lists, tmp_path / "three" / "manifest.json", vocab_size=320, model=model, sample={"a": 1})
+    assert identity_of(other)["pieces"] != identity_of(first)["pieces"]
     assert identity_of(first)["vocab_size"] == 320
+    names = {path.name for path in first.parent.iterdir()}
+    assert names == {"manifest.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"}
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "one/tokenizer.model"))
     special = [tokenizer.id_to_piece(number) for number in range(4)]
     assert special == ["<unk>", "<s>", "</s>", "<0x00>"]  # no other token is reserved
-
-
-def test_the_sample_decides(lists, tmp_path):
-    one = identity_of(_train(lists, tmp_path / "one" / "manifest.json", vocab_size=320))
-    other = identity_of(_train(lists, tmp_path / "two" / "manifest.json", vocab_size=320, sample={"a": 1}))
-    assert one["pieces"] != other["pieces"]
-
-
-def test_a_source_that_cannot_be_read_is_refused_with_what_is_wrong_with_it(tmp_path, capsys):
-    source = lines_listed(tmp_path, [{"body": text} for text in texts("a", 20)])
-    recipe = {"vocab_size": 300, "sample": {"a": 1}}
-    line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "out/manifest.json")
-    assert line == (
-        "train_tokenizer: sources.a.max_malformed must be at least the share of malformed records, 20 of 20 "
-        "(20 no text in text), got 0.05"
-    )
 
 
 def test_validation_documents_are_not_in_the_sample(tmp_path):
@@ -69,41 +57,33 @@ def test_validation_documents_are_not_in_the_sample(tmp_path):
     assert "Q" not in vocab_size
 
 
-@pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_a_vocabulary_that_the_text_does_not_support_names_the_largest_that_works(lists, tmp_path, capsys, model):
+@pytest.mark.parametrize(
+    ("model", "vocab_size", "said"),
+    [
+        *((model, 50000, r"at most (\d+) for .* got 50000$") for model in ("bpe", "unigram")),
+        ("bpe", 262, r"at least (\d+) to hold the char"),  # fewer than the characters
+    ],
+)
+def test_a_vocabulary_that_does_not_fit_the_text_names_the_nearest_that_does(
+    lists, tmp_path, capsys, model, vocab_size, said
+):
     output = tmp_path / "manifest.json"
-    recipe = {"vocab_size": 50000, "sample": {"a": 1, "b": 1}, "model": model}
+    recipe = {"vocab_size": vocab_size, "sample": {"a": 1, "b": 1}, "model": model}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
-    largest = re.match(r"train_tokenizer: train_tokenizer.vocab_size must be at most (\d+) for .* got 50000$", line)
-    assert largest, line
+    nearest = re.match(f"train_tokenizer: train_tokenizer.vocab_size must be {said}", line)
+    assert nearest, line
     assert not list(tmp_path.iterdir())
-    _train(lists, output, vocab_size=int(largest[1]), model=model)
-
-
-def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, tmp_path, capsys):
-    output = tmp_path / "manifest.json"
-    recipe = {"vocab_size": 262, "sample": {"a": 1, "b": 1}}
-    line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
-    smallest = re.match(r"train_tokenizer: train_tokenizer.vocab_size must be at least (\d+) to hold the char", line)
-    assert smallest, line
-    _train(lists, output, vocab_size=int(smallest[1]))
-
-
-def test_what_kills_left_beside_the_files_is_cleared(lists, tmp_path):
-    names = ["manifest.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
-    for name in names:
-        (tmp_path / f".{name}.abc.tmp").write_text("half")
-    output = _train(lists, tmp_path / "manifest.json", vocab_size=300)
-    assert sorted(path.name for path in output.parent.iterdir()) == names
+    _train(lists, output, vocab_size=int(nearest[1]), model=model)
 
 
 def test_a_sample_of_no_source_or_without_training_text_is_one_sentence_and_writes_nothing(tmp_path, capsys):
-    source = lines_listed(tmp_path, [""])
+    empty, malformed = lines_listed(tmp_path, [""]), lines_listed(tmp_path, [{"body": "x"}] * 20, name="b")
     for name, said in (
         ("a", "no source of train_tokenizer.sample has training text"),
+        ("b", "sources.b.max_malformed must be at least the share of malformed records, 20 of 20 (20 no text in"),
         ("c", "train_tokenizer.sample.c must be one of the sources in --lists: a"),
     ):
-        recipe = {"vocab_size": 300, "sample": {name: 1}}
-        line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
+        options = {"lists": [empty, malformed], "recipe": {"vocab_size": 300, "sample": {name: 1}}}
+        line = refused(capsys, train_tokenizer, **options, output=tmp_path / "t" / "manifest.json")
         assert line.startswith(f"train_tokenizer: {said}")
     assert not list(tmp_path.glob("t/*"))

@@ -17,7 +17,8 @@ from stages.lib.sources import documents, source, spans
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds import html_text, web
 from stages.lib.sources.source import SourceRecipe
-from tests.helpers.data_fixtures import listed, part_of, refused, texts
+from tests.helpers.data_fixtures import entries_of, listed, part_of, refused, texts
+from tests.helpers.faults import flip_bit
 from tests.helpers.manifests import filtered_of
 
 MENU = "<nav><ul>" + "<li><a href=/x>Home page</a>" * 9 + "</ul></nav>"
@@ -52,16 +53,11 @@ def wet(text):
 RECORDS = [response(text, number) for number, text in enumerate(TEXTS)]
 
 
-def read(path, kind="warc", **recipe):
-    made = SourceRecipe(kind=kind, paths=["*"], **recipe)
-    return list(documents.read(made, spans.whole([str(path)]), [str(path)]))
-
-
 def of_records(directory, *records, name="a.warc.gz"):
     """The entries of a WARC file of some records, a gzip member each."""
     path = directory / name
     path.write_bytes(b"".join(gzip.compress(each) for each in records))
-    return read(path)
+    return entries_of(path, "warc")
 
 
 def zstd(data):
@@ -75,7 +71,7 @@ def test_the_documents_are_the_main_texts_and_their_ids_the_urls(tmp_path, name)
     joined = b"".join(every)
     write = {"a.warc": joined, "a.warc.zst": zstd(joined), "one.warc.gz": gzip.compress(joined)}
     (tmp_path / name).write_bytes(write.get(name) or b"".join(map(gzip.compress, every)))
-    found = read(tmp_path / name)
+    found = entries_of(tmp_path / name, "warc")
     assert [entry.text for entry in found] == TEXTS
     assert [entry.id for entry in found] == [f"http://a.org/{number}" for number in range(len(TEXTS))]
 
@@ -222,7 +218,7 @@ def test_of_a_file_cut_anywhere_the_records_before_the_cut_are_read(tmp_path, me
         if cut >= len(pack) or (member == "none" and any(border - 4 <= cut <= border for border in borders)):
             continue
         path.write_bytes(pack[:cut])
-        *whole, last = read(path)
+        *whole, last = entries_of(path, "warc")
         assert isinstance(last, Malformed) and last.reason == "the file ends within the record"
         assert [entry.text for entry in whole] == TEXTS[: len(whole)]
         if member == "each":
@@ -233,11 +229,10 @@ def test_of_a_file_cut_anywhere_the_records_before_the_cut_are_read(tmp_path, me
 @pytest.mark.parametrize("at", [0.02, 0.5, 0.98])
 def test_a_damaged_record_costs_no_other(tmp_path, at):
     members = [gzip.compress(each) for each in RECORDS[:4]]
-    place = int(len(members[1]) * at)
-    members[1] = members[1][:place] + bytes([members[1][place] ^ 0xFF]) + members[1][place + 1 :]
     path = tmp_path / "a.warc.gz"
     path.write_bytes(b"".join(members))
-    found = read(path)
+    flip_bit(path, at=len(members[0]) + int(len(members[1]) * at))
+    found = entries_of(path, "warc")
     texts = [entry.text for entry in found if isinstance(entry, Document)]
     assert [entry.id for entry in found if isinstance(entry, Malformed)] in ([f"{path}@{len(members[0])}"], [])
     assert texts in ([TEXTS[0], *TEXTS[2:4]], TEXTS[:4])  # a flipped bit of the header's time or name changes nothing
@@ -251,10 +246,10 @@ def test_a_wrong_length_costs_one_record_of_its_own_member_and_else_names_the_fi
     path = tmp_path / "a.warc"
     path.write_bytes(RECORDS[0] + wrong + RECORDS[2])
     if length == 10**12:
-        assert [type(entry) for entry in read(path)] == [Document, Malformed]
+        assert [type(entry) for entry in entries_of(path, "warc")] == [Document, Malformed]
     else:
         with pytest.raises(UserError, match=f"^{path} cannot be read to its end: record 2 is damaged"):
-            read(path)
+            entries_of(path, "warc")
 
 
 @pytest.mark.parametrize("name", ["a.warc", "a.warc.gz", "a.warc.zst", "a.warc.bz2"])
@@ -289,7 +284,7 @@ def test_no_page_crashes_the_process_or_takes_long(tmp_path, monkeypatch):
     with open(path, "wb") as file:
         for each in made:
             file.write(gzip.compress(each, 1))
-    found = read(path, max_malformed=1)
+    found = entries_of(path, "warc", max_malformed=1)
     reasons = [getattr(entry, "reason", None) for entry in found]
     assert reasons[: 2 * len(BOMBS) : 2] == [reason for _, reason in BOMBS.values()]
     assert reasons[1 : 2 * len(BOMBS) : 2] == [None] * len(BOMBS)
@@ -331,11 +326,11 @@ def test_html_files_are_documents_with_path_and_canonical_url(tmp_path, tokenize
     recipe = {"kind": "html", "paths": [str(folder)], "max_malformed": 0.2, "split_field": "host"}
     part = part_of(tmp_path, tokenizer, **recipe)
     assert filtered_of(part) == {"no text or whole number in host": 1}
-    found = read(folder / "3.html", "html")
+    found = entries_of(folder / "3.html", "html")
     assert (found[0].id, found[0].text) == (str(folder / "3.html"), TEXTS[3])
     same_host = [folder / f"{number}.html" for number in (0, 2, 4, 6)]
-    assert len({read(path, "html", split_field="host", validation=0.5)[0].split for path in same_host}) == 1
-    whole = read(folder / "3.html", "html", main_content=False)[0].text
+    assert len({entries_of(path, "html", split_field="host", validation=0.5)[0].split for path in same_host}) == 1
+    whole = entries_of(folder / "3.html", "html", main_content=False)[0].text
     assert "Home page" in whole and TEXTS[3] in whole
 
 

@@ -1,4 +1,4 @@
-"""Limits of the process, for tests of what happens without room."""
+"""Faults of a disk: no room for files of a size, and bits that flip."""
 
 import contextlib
 import resource
@@ -13,3 +13,10 @@ def files_of_at_most(num_bytes):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def flip_bit(path, at=None):
+    """Flip a bit of the byte `at`, or of the one in the middle; a second call undoes the first."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 1
+    path.write_bytes(content)
