@@ -11,6 +11,7 @@ from stages.lib import manifest
 from stages.lib import recipe as recipes
 from stages.pretrain import PretrainRecipe
 from tests.workflow.checkout import copy_project, outputs_of, rules_of
+from tests.workflow.configs import change
 
 AFTER_EVALUATE = {"evaluate", "describe", "summarize", "all"}
 AFTER_CONVERT = {"convert", *AFTER_EVALUATE}
@@ -22,14 +23,6 @@ RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
 
 def model(run, step):
     return f"results/runs/{run}/models/{step:08d}.json"
-
-
-def change(config, key, value):
-    """Set the value of a key whose parents are parted by slashes."""
-    *parents, last = key.split("/")
-    for parent in parents:
-        config = config.setdefault(parent, {})
-    config[last] = value
 
 
 def test_nothing_if_all_outputs_exist_and_everything_on_a_fresh_checkout(finished, pretending):

@@ -1,5 +1,7 @@
 """Targets by name and by file, and the error if a target does not exist."""
 
+import json
+
 TOKENS = {"list", "train_tokenizer", "tokenize", "index"}
 SCORES = {*TOKENS, "pretrain", "convert", "evaluate"}
 UP_TO = {
@@ -71,3 +73,16 @@ def test_a_source_that_matches_nothing_is_named_before_its_list_is_made(finished
     assert done.returncode == 1 and done.stderr.endswith(sentence)
     config["sources"]["code"]["paths"] = ["s3://nowhere/*.txt"]  # no URL is opened for a plan
     assert finished.plan(config=config)
+
+
+def test_the_config_json_of_a_model_is_an_input_of_pretraining_and_one_that_does_not_exist_is_named(finished, config):
+    config["runs"]["base"]["model"] = {"from": "shapes/llama"}
+    given = ("models", "--configfile", finished.write_config(config))
+    done = finished.dry_run(*given, check=False)
+    sentence = "config: runs.base.model.from must be a config.json or its directory, got shapes/llama"
+    assert done.returncode == 1 and sentence in done.stderr
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"vocab_size": 4096, "max_position_embeddings": 256}
+    (finished.path / "shapes/llama").mkdir(parents=True)
+    (finished.path / "shapes/llama/config.json").write_text(json.dumps(shape))
+    assert "shapes/llama/config.json" in finished.dry_run(*given).stdout
