@@ -212,8 +212,21 @@ def write_commands(folder, commands):
         (folder / name).chmod(0o755)
 
 
+WORKER = """
+import json, os, sys
+from pathlib import Path
+
+known = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_") or name in known}
+Path("told" + os.environ["RANK"]).write_text(json.dumps(told))
+if os.environ["RANK"] == "0" and sys.argv[-1] != "0":
+    Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
+"""
+
+
 def launch_in_job(folder, nodes, code, environment):
-    """Run `worker` by workflow/launch in a job whose commands are in folder/bin; return (exit code, stderr)."""
+    """Run WORKER by workflow/launch in a job whose commands are in folder/bin; return (exit code, stderr)."""
+    (folder / "worker.py").write_text(WORKER, encoding="utf-8")
     schedulers = ("SLURM", "CARAVAN", "PBS", "LSB", "FLUX")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(schedulers)}
     path = f"{folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
@@ -230,6 +243,11 @@ def launch_in_job(folder, nodes, code, environment):
         start_new_session=True,
     )
     return done.returncode, done.stderr
+
+
+def told(folder, rank=0):
+    """Return the variables that WORKER had on a rank."""
+    return json.loads((folder / f"told{rank}").read_text())
 
 
 def wait_for_ranks(folder, count=2):
