@@ -128,6 +128,13 @@ class Checkout:
         given = ["--configfile", self.write_config(config)] if config else []
         return self.jobs(self.dry_run(*(arguments or ["all"]), *given).stdout)
 
+    def refusal(self, *arguments, config=None):
+        """Return the line with which a dry run is refused."""
+        given = ["--configfile", self.write_config(config)] if config else []
+        done = self.dry_run(*arguments, *given, check=False)
+        assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+        return done.stderr.splitlines()[-1]
+
     @staticmethod
     def jobs(text):
         """Return the jobs in the output of a dry run: `{output, or the name of a target: rule}`."""
