@@ -173,7 +173,6 @@ MISTAKES = [
     # words after sweeps.lr.grid, or runs of another sentence
     ({}, " must be a mapping of keys to lists with at least one entry, got {}"),
     ({"seed": []}, ".seed must be a list with at least one entry, got []"),
-    ({"seed": 3}, ".seed must be a list with at least one entry, got 3"),
     ({"learning_rate": [1]}, f".learning_rate{SWEEPABLE}; did you mean {RATE}?"),
     ({"pretrain.optimizer.learning_rat": [1]}, f".pretrain.optimizer.learning_rat{SWEEPABLE}; did you mean {RATE}?"),
     ({"from": ["base"]}, f".from{SWEEPABLE}"),
