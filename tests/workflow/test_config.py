@@ -38,7 +38,7 @@ MISTAKES = [
     ("runs/base\n", {}, "runs.base\\n must be a name of up to 100 letters"),
     ("sources/" + "a" * 300, {}, f"sources.{'a' * 192} must be a name of up to 100 letters"),
     ("tokenizers/main", {"path": "a{b}.json", "bos": "<s>", "eos": "</s>"}, ".path must be a path of printable char"),
-    ("runs/base/model", {"num_hidden_layers": 2}, ".hidden_size is missing: it must be a whole number at least 2 (or"),
+    ("runs/base/model", {}, ".num_hidden_layers is missing: it must be a whole number at least 1 (or set model.from)"),
     ("runs/base/model/from", "a\nb", " must be a path of printable characters without braces"),
     ("runs/base/corpus", "big", " must be one of the config's corpora (main), got 'big'"),
     ("runs/base/suites", ["x"], " must be one of the config's suites (statements, validation), got 'x'"),
