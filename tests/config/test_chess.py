@@ -30,13 +30,13 @@ def config_of(text=TEXT):
     return checked(yaml.safe_load(text))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8, 64])
-def test_a_step_has_64_sequences_whatever_the_ranks(ranks):
+def test_a_step_has_64_sequences_whatever_the_ranks():
     config = config_of()
     run = config["runs"]["chess"]
     keys = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
     plan = recipe.load(PretrainRecipe, {"model": CODE_LLAMA_7B | OF_CODE_LLAMA, **keys}, "pretrain")
-    plan.check_ranks(ranks, "pretrain")
+    for ranks in (1, 2, 8, 64):
+        plan.check_ranks(ranks, "pretrain")
     assert plan.global_batch_size == BATCH
     recipe.load(SourceRecipe, config["sources"]["games"], "list")
 

@@ -55,10 +55,7 @@ def test_config_is_described_and_nothing_is_made(place, capsys):
 
 
 MISTAKES = [
-    (
-        ["my.yaml", "runs.base.pretrain.stepz=3"],
-        "unknown key runs.base.pretrain.stepz; did you mean runs.base.pretrain",
-    ),
+    (["my.yaml", "runs.base.pretrain.stepz=3"], "unknown key runs.base.pretrain.stepz; did you mean runs.base."),
     (["my.yaml", "sources.code.paths=[none/*.txt]"], "sources.code.paths: none/*.txt"),
     (["none.yaml"], "none.yaml cannot be read: No such file or directory"),
     (["texts"], "texts cannot be read: Is a directory"),

@@ -213,13 +213,6 @@ def test_averaged_milestones_are_paired_by_the_mean_of_each_document(tmp_path, c
     assert refused(tmp_path, capsys, "base", "wide", "--average", 1) == "compare: --average must be at least 2, got 1"
 
 
-def test_the_noise_of_a_run_is_unknown_without_other_seeds(tmp_path, capsys):
-    write_seeds(tmp_path, "base", [2.0])
-    write_seeds(tmp_path, "wide", [1.9], warmup_steps=3)
-    assert differences(tmp_path, "base", "wide")["wide", "text"]["verdict"] == "better"
-    assert "The noise of a run is unknown, since no other run differs from these by its seed" in capsys.readouterr().out
-
-
 def test_pieces_of_one_document_count_once(tmp_path):
     """Eight documents, all better: cut into five pieces each, they show no more than whole."""
     better = [[(-300.0 + 9 * number, 200) for number in range(8)], [(-280.0 + 10 * number, 200) for number in range(8)]]

@@ -47,7 +47,7 @@ def test_settings_that_differ_are_noted(tmp_path, capsys):
     pair = capsys.readouterr().out.partition("\n## ")[2].partition("\n## ")[0]
     counts, *notes, noise = [line[2:] for line in pair.splitlines() if line.startswith("- ")]
     assert counts == "wide:300 is significantly better in 0 and worse in 0 of 1 tasks."
-    assert noise.startswith("The noise of a run is unknown")
+    assert noise.startswith("The noise of a run is unknown, since no other run differs from these by its seed")
     assert notes == [
         "suites of wide:300 alone: more",
         "base:300 and wide:300 have different tokenizers: max_length tokens of context are other text",

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import shutil
 import statistics
 import zipfile
 
@@ -130,44 +129,44 @@ def test_the_score_is_that_of_core_eval(bundle, tmp_path, monkeypatch, capsys):
     )
 
 
-def changed(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
+DAMAGES = [
+    # file of the bundle, what is replaced in it and by what, words of the sentence
+    ("eval_data/world/copa.jsonl", None, None, "eval_data/world/copa.jsonl is missing"),
+    ("core.yaml", "icl_tasks", "tasks", "core.yaml and eval_meta_data.csv are not those"),
+    ("eval_meta_data.csv", "piqa,", "pika,", "no random baseline of the task piqa"),
+    ("core.yaml", "schema", "cloze", "task winograd has the type cloze, expected one of"),
+    ("eval_data/world/piqa.jsonl", '"gold"', '"good"', "piqa.jsonl line 1 has no field gold"),
+    ("eval_data/world/piqa.jsonl", "{", "[", "piqa.jsonl line 1 is not valid JSON"),
+]
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda home: (home / "eval_data/world/copa.jsonl").unlink(), "eval_data/world/copa.jsonl is missing"),
-        (lambda home: (home / "core.yaml").write_text("a: 1\n"), "core.yaml and eval_meta_data.csv are not those"),
-        (lambda home: changed(home / "eval_meta_data.csv", "piqa,", "pika,"), "no random baseline of the task piqa"),
-        (
-            lambda home: changed(home / "core.yaml", "schema", "cloze"),
-            "task winograd has the type cloze, expected one of",
-        ),
-        (
-            lambda home: changed(home / "eval_data/world/piqa.jsonl", '"gold"', '"good"'),
-            "piqa.jsonl line 1 has no field gold",
-        ),
-        (lambda home: changed(home / "eval_data/world/piqa.jsonl", "{", "["), "piqa.jsonl line 1 is not valid JSON"),
-        (shutil.rmtree, "must be the directory or the zip file of the bundle"),
-    ],
-)
-def test_a_damaged_bundle_is_one_sentence_and_nothing_is_written(bundle, tmp_path, capsys, damage, words):
-    damage(bundle)
-    assert core_tasks.main([str(bundle), str(tmp_path / "core")]) == 2
+@pytest.mark.parametrize(("name", "old", "new", "words"), DAMAGES)
+def test_a_damaged_bundle_is_one_sentence_and_nothing_is_written(bundle, tmp_path, capsys, name, old, new, words):
+    text = (bundle / name).read_text()
+    (bundle / name).unlink()
+    if old is not None:
+        assert old in text
+        (bundle / name).write_text(text.replace(old, new, 1))
+    assert words in refused(capsys, bundle, tmp_path / "core")
+
+
+def test_a_bundle_that_is_not_there_or_cannot_be_downloaded_is_one_sentence(tmp_path, capsys):
+    core = tmp_path / "core"
+    assert "must be the directory or the zip file of the bundle" in refused(capsys, tmp_path / "none", core)
+    address = "http://127.0.0.1:9/eval_bundle.zip"
+    assert f"{address} cannot be downloaded: " in refused(capsys, address, core)
+
+
+def refused(capsys, bundle, output):
+    """The sentence with which nothing is written."""
+    assert core_tasks.main([str(bundle), str(output)]) == 2
     line = capsys.readouterr().err
-    assert line.startswith("core_tasks: ") and words in line and line.count("\n") == 1
-    assert not (tmp_path / "core").exists()
+    assert line.startswith("core_tasks: ") and line.count("\n") == 1
+    assert not output.exists()
+    return line
 
 
-def test_a_bundle_that_cannot_be_downloaded_is_one_sentence(tmp_path, capsys):
-    assert core_tasks.main(["http://127.0.0.1:9/eval_bundle.zip", str(tmp_path / "core")]) == 2
-    assert "http://127.0.0.1:9/eval_bundle.zip cannot be downloaded: " in capsys.readouterr().err
-
-
-def test_tasks_that_are_not_made_yet_are_named_with_what_makes_them(bundle, tmp_path, monkeypatch, capsys):
+def test_tasks_that_are_not_made_yet_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = {"--export": "x", "--corpus": "x", "--output": tmp_path / "y.json"}
     assert evaluate.main(evaluations.with_recipe(options, tasks=["core"], include_path="data/core")) == 2

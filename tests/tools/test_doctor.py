@@ -13,7 +13,7 @@ from tests.helpers import training
 from tools.doctor import __main__ as doctor
 from tools.doctor import hosts
 from tools.doctor.filesystem import DISK_SPACE, FILESYSTEM
-from tools.doctor.hosts import HOST, NODES, VERSIONS
+from tools.doctor.hosts import HOST, VERSIONS
 from tools.doctor.network import CLOCKS
 
 NAMES = ["nodes", "cores", "versions", "code", "gpus", "temp_dir", "limits", "filesystem", "disk_space", "clocks"]
@@ -87,13 +87,6 @@ def test_few_open_files_and_small_files_are_a_warning(run_checks):
     assert lines[1].startswith("warning  limits       `ulimit -n` must be at least 4096, is 1000 on ")
     assert "`ulimit -f` limits files to 5.0 GB on " in lines[1]
     assert lines[-1].endswith("; 1 warning (limits)")
-
-
-def test_more_threads_than_cores_are_a_warning(run_checks, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "4096")
-    code, lines, _ = run_checks(NODES)
-    assert code == 0
-    assert lines[1].startswith("warning  cores        more threads than cores, 1 x 4,096 threads on ")
 
 
 def test_another_version_is_a_warning_and_a_missing_package_fails(run_checks, monkeypatch):

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 from stages import index
 from stages.lib import manifest
@@ -61,8 +62,7 @@ def of_ids(directory, documents, **tokenize_recipe):
     table = pa.table(
         {"ids": pa.array(documents, pa.list_(pa.int32())), "side": [f"{n}" for n in range(len(documents))]}
     )
-    with pa.ipc.new_file(str(directory / "ids.arrow"), table.schema) as writer:
-        writer.write_table(table)
+    feather.write_feather(table, directory / "ids.arrow", compression="uncompressed")
     recipe = {"kind": "arrow", "paths": [str(directory / "ids.arrow")], "token_ids_field": "ids", "split_field": "side"}
     source = listed(directory, "b", recipe | {"validation": 0.5})
     parts = tokenized(directory, "b", source, tokenizer, **tokenize_recipe)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import feather, parquet
 
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import listed, run, texts, tokenized, trained, write_jsonl
@@ -171,9 +171,7 @@ def test_columns_of_a_table_are_shown_before_one_is_missed(tmp_path, shown, caps
 def test_ids_are_shown_as_ids_or_as_text_by_their_tokenizer(tmp_path, tokenizer, shown):
     ids = [found.tolist() for found in Tokenizer(tokenizer).encode(TEXTS)]
     path = str(tmp_path / "a.arrow")
-    table = pa.table({"ids": ids})
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
+    feather.write_feather(pa.table({"ids": ids}), path, compression="uncompressed")
     recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids"}
     text = shown(recipe=recipe, documents=1)
     assert bars(text, "tokens") == counted(map(len, ids))
@@ -189,8 +187,7 @@ def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tok
     bos, eos = Tokenizer(tokenizer).bos, Tokenizer(tokenizer).eos
     path = str(tmp_path / "a.arrow")
     table = pa.table({"ids": [[bos, 5, eos], [], [bos, eos], [eos], [bos, eos], [6]]})
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
+    feather.write_feather(table, path, compression="uncompressed")
     recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids", "validation": 0.5}
     text = shown(recipe=recipe, tokenizer=tokenizer)
     assert "\nfiltered: 4 (66.7%) empty\n" in text and "\nkept: 2 documents, " in text
@@ -314,20 +311,11 @@ def test_lines_that_c4_removes_are_counted(tmp_path, shown):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            {"filters": ""},
-            "--filters must be followed by filters as JSON to try, since sources.recipe has none of its own",
-        ),
-        (
-            {"filters": "{}"},
-            "--filters must be followed by filters as JSON to try, since sources.recipe has none of its",
-        ),
+        ({"filters": ""}, "--filters must be followed by filters as JSON to try, since sources.recipe has none of its"),
+        ({"filters": "{}"}, "--filters must be followed by filters as JSON to try, since sources.recipe has none of"),
         ({"filters": {"min_word": 3}}, "unknown key --filters.min_word; did you mean --filters.min_words?"),
         ({"filters": '{"min'}, "--recipe is not valid JSON"),
-        (
-            {"filters": {"max_words": 3}, "tokenizer": "x"},
-            "--tokenizer must be left out with --filters: filters read text",
-        ),
+        ({"filters": {"max_words": 3}, "tokenizer": "x"}, "--tokenizer must be left out with --filters: filters read"),
     ],
 )
 def test_a_mistake_in_filters_to_try_is_one_sentence(tmp_path, refused, options, said):

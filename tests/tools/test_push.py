@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stages import describe
-from stages.lib import files, manifest
+from stages.lib import manifest
 from tests.helpers import card_fixtures, hub_server
 from tests.helpers.card_fixtures import words
 from tools import push
@@ -118,33 +118,24 @@ def test_a_hub_that_refuses_or_cannot_be_reached_is_named(hub, export, capsys, m
     assert refused(capsys, export, REPO).startswith("push: http://127.0.0.1:9 cannot be reached: ")
 
 
-def damage(path):
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-
-
-def fail_parity(export):
-    files.write_json(export / "parity.json", {"passed": False})
-
-
-def forge_card(export):
-    made = manifest.read(export / "card.json")
-    manifest.write(made.path, made.stage, made.identity | {"export": "0" * 64}, made.record)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda export: (export / "manifest.json").unlink(), "has no manifest.json: it must be the directory of an ex"),
-        (lambda export: damage(export / "model.safetensors"), "model.safetensors changed since "),
-        (lambda export: (export / "config.json").unlink(), "config.json is missing, but "),
-        (fail_parity, "parity.json must say that the parity check passed, and it does not; "),
-        (lambda export: (export / "README.md").unlink(), "README.md is missing, and an export is uploaded with its "),
-        (forge_card, "card.json is the card of another export than "),
-    ],
-)
-def test_an_export_that_is_not_whole_is_not_uploaded(hub, export, capsys, change, sentence):
-    change(export)
-    assert sentence in refused(capsys, export, REPO)
+def test_an_export_that_is_not_whole_is_not_uploaded(hub, export, capsys):
+    card = manifest.read(export / "card.json")
+    forged = manifest.content(card.stage, card.identity | {"export": "0" * 64}, card.record)
+    weights = (export / "model.safetensors").read_bytes()
+    for name, content, sentence in (
+        ("manifest.json", None, "has no manifest.json: it must be the directory of an ex"),
+        ("config.json", None, "config.json is missing, but "),
+        ("README.md", None, "README.md is missing, and an export is uploaded with its "),
+        ("model.safetensors", weights[:-1] + b"x", "model.safetensors changed since "),
+        ("parity.json", b'{"passed": false}', "parity.json must say that the parity check passed, and it does not; "),
+        ("card.json", json.dumps(forged).encode(), "card.json is the card of another export than "),
+    ):
+        whole = (export / name).read_bytes()
+        (export / name).unlink()
+        if content is not None:
+            (export / name).write_bytes(content)
+        assert sentence in refused(capsys, export, REPO)
+        (export / name).write_bytes(whole)
     assert hub.asked == []
 
 

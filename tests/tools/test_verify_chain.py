@@ -172,13 +172,7 @@ FAULTS = [
     (EVALUATION, "identity.tokens", 9, EVALUATION, " has other scores than"),
     ("results/a.jsonl", "ka", "kA", EVALUATION, " changed since"),
     ("results/a.jsonl", None, None, EVALUATION, " is missing"),
-    (
-        "pairs.jsonl",
-        "kara",
-        "cara",
-        TUNED,
-        "/pairs/list.json or its files differ from those that results/runs/tuned/mo",
-    ),
+    ("pairs.jsonl", "kara", "cara", TUNED, "/pairs/list.json or its files differ from those that results/runs/tuned/m"),
     ("results/tokens/main/b/00001.json", None, None, SCORES, ""),
     ("results/sources/b/list.json", None, None, SCORES, ""),
     ("results/summary.json", None, None, SCORES, ""),
@@ -343,13 +337,8 @@ def test_summary_of_an_earlier_version_says_what_it_does_not_prove(place, capsys
             manifest.write(path, data["stage"], data["identity"], record)
     tree, error = chain(capsys)
     assert error == ""
-    for what in (
-        "curves, the plan",
-        "the figures of",
-        "its metrics.jsonl",
-        "the losses and records",
-        "its local tasks",
-    ):
+    unproven = ("curves, the plan", "the figures of", "its metrics.jsonl", "the losses and records", "its local tasks")
+    for what in unproven:
         assert any("not proven: " in line and what in line for line in tree), what
 
 
@@ -492,11 +481,7 @@ CORPUS = "results/tokens/main/manifest.json"
     [
         (["--crate", MODEL], None, "--crate must be given with --chain and one path, of the chain that the crate desc"),
         (["--crate", "--chain", SCORES, MODEL], None, "--crate must be given with --chain and one path"),
-        (
-            ["--crate", "--chain", SCORES],
-            CRATE,
-            f"--crate would replace {CRATE}: delete or move what exists first",
-        ),
+        (["--crate", "--chain", SCORES], CRATE, f"--crate would replace {CRATE}: delete or move what exists first"),
         (["--crate", "--chain", SCORES], "results/workflow", "--crate would replace results/workflow"),
         (["--crate", "--chain", CORPUS], None, f"{CORPUS} was made from no milestone of a run; --crate must be given"),
         (["--crate", "--chain", "results/none.json"], None, "results/none.json "),

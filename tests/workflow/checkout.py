@@ -128,6 +128,13 @@ class Checkout:
         given = ["--configfile", self.write_config(config)] if config else []
         return self.jobs(self.dry_run(*(arguments or ["all"]), *given).stdout)
 
+    def refusal(self, *arguments, config=None):
+        """Return the line with which a dry run is refused."""
+        given = ["--configfile", self.write_config(config)] if config else []
+        done = self.dry_run(*arguments, *given, check=False)
+        assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+        return done.stderr.splitlines()[-1]
+
     @staticmethod
     def jobs(text):
         """Return the jobs in the output of a dry run: `{output, or the name of a target: rule}`."""
@@ -212,8 +219,21 @@ def write_commands(folder, commands):
         (folder / name).chmod(0o755)
 
 
+WORKER = """
+import json, os, sys
+from pathlib import Path
+
+known = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_") or name in known}
+Path("told" + os.environ["RANK"]).write_text(json.dumps(told))
+if os.environ["RANK"] == "0" and sys.argv[-1] != "0":
+    Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
+"""
+
+
 def launch_in_job(folder, nodes, code, environment):
-    """Run `worker` by workflow/launch in a job whose commands are in folder/bin; return (exit code, stderr)."""
+    """Run WORKER by workflow/launch in a job whose commands are in folder/bin; return (exit code, stderr)."""
+    (folder / "worker.py").write_text(WORKER, encoding="utf-8")
     schedulers = ("SLURM", "CARAVAN", "PBS", "LSB", "FLUX")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(schedulers)}
     path = f"{folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
@@ -230,6 +250,11 @@ def launch_in_job(folder, nodes, code, environment):
         start_new_session=True,
     )
     return done.returncode, done.stderr
+
+
+def told(folder, rank=0):
+    """Return the variables that WORKER had on a rank."""
+    return json.loads((folder / f"told{rank}").read_text())
 
 
 def wait_for_ranks(folder, count=2):

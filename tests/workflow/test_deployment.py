@@ -70,13 +70,11 @@ def test_jobs_run_in_the_environment_and_nothing_is_made_again_without_it(checko
 
 def test_a_missing_image_and_both_kinds_are_one_sentence(checkout):
     done = run(checkout, "-n", "tokenizers", "--sdm", "apptainer")
-    assert (done.returncode, done.stderr.splitlines()[-1:]) == (
-        2,
-        [
-            f"apptainer: {checkout.path}/caravan.sif does not exist; build it with `apptainer build caravan.sif "
-            "caravan.def`, or link an image to this name"
-        ],
+    sentence = (
+        f"apptainer: {checkout.path}/caravan.sif does not exist; build it with `apptainer build caravan.sif "
+        "caravan.def`, or link an image to this name"
     )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, sentence)
     done = run(checkout, "-n", "tokenizers", "--sdm", "apptainer", "conda")
     sentence = "--sdm must be conda or apptainer, got both: the image has all packages\n"
     assert (done.returncode, done.stderr) == (2, sentence)

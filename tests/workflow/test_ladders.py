@@ -5,19 +5,18 @@ import json
 from dataclasses import dataclass
 
 import pytest
-import yaml
 
 from scripts.config.sections import Model
 from scripts.config_check import checked
 from scripts.sweeps import ladders
 from scripts.sweeps.ladders import planned_tokens
 from stages.lib import recipe as recipes
-from stages.lib.errors import UserError
 from stages.lib.model.architectures import ARCHITECTURES, LlamaRecipe
 from stages.lib.model.flops import active_count
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import MODEL, MODELS
-from tests.workflow.checkout import HOME, outputs_of
+from tests.workflow.checkout import outputs_of
+from tests.workflow.configs import mistake_in
 
 LADDER = {"target": "base", "sizes": [4e5, 8e5, 1.5e6, 2e6], "tokens_per_parameter": [0.1, "0.2"]}
 LLAMA_7B = {
@@ -37,22 +36,14 @@ def config(config):
     return config
 
 
-def expanded(config, **changes):
+def with_ladder(config, **changes):
     config["ladders"] = {"tiny": {key: value for key, value in (LADDER | changes).items() if value is not None}}
-    return checked(config)
+    return config
 
 
 def runs_of_ladder(config, **changes):
-    config = expanded(config, **changes)
+    config = checked(with_ladder(config, **changes))
     return {name: config["runs"][name] for name in config["ladders"]["tiny"]["runs"]}
-
-
-def mistake_in(config, **changes):
-    """The sentence with which the ladder is refused."""
-    with pytest.raises(UserError) as error:
-        expanded(config, **changes)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def recipe_of(model):
@@ -78,7 +69,7 @@ def test_an_added_architecture_is_counted_by_its_own_properties(config, monkeypa
     model["architecture"] = "normed"
     num_norms = 2 * model["hidden_size"] // model["num_attention_heads"] * model["num_hidden_layers"]
     sentence = f"smaller than the target base ({4212992 + num_norms:,} parameters)"
-    assert sentence in mistake_in(config, sizes=[4e5, 8e5, 9e6, 2e6])
+    assert sentence in mistake_in(with_ladder(config, sizes=[4e5, 8e5, 9e6, 2e6]))
 
 
 def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(config):
@@ -135,9 +126,6 @@ def test_the_learning_rate_falls_with_the_number_of_tokens(config):
         rate, ratio = plain[name]["pretrain"]["optimizer"]["learning_rate"], float(name.rpartition("-")[2])
         expected = rate * (whole / ratio) ** 0.3
         assert run["pretrain"]["optimizer"]["learning_rate"] == pytest.approx(expected, rel=0.01)
-    assert mistake_in(config, horizon_exponent=-1).startswith(
-        "ladders.tiny.horizon_exponent must be a number at least 0"
-    )
 
 
 def test_muons_learning_rate_and_data_stages_follow_the_size(config):
@@ -177,7 +165,7 @@ OF_CONFIG_JSON = [
 @pytest.mark.parametrize(("changes", "sentence"), OF_CONFIG_JSON)
 def test_a_config_json_that_is_not_supported_is_one_sentence(config, tmp_path, changes, sentence):
     words = f"ladders.tiny.target must have a valid model: {tmp_path / 'config.json'}: {sentence}"
-    assert mistake_in(with_config_json(config, tmp_path, **changes)).startswith(words)
+    assert mistake_in(with_ladder(with_config_json(config, tmp_path, **changes))).startswith(words)
 
 
 def test_a_config_json_with_a_billion_heads_comes_to_an_end(config, tmp_path):
@@ -191,14 +179,11 @@ MISTAKES = [
     ({"tokens_per_parameter": [20]}, ".tokens_per_parameter must be a list with at least two"),
     ({"target": "nope"}, ".target must be a run with pretrain and without initial (base), got 'nope'"),
     ({"target": "statements"}, ".target must be a run with pretrain and without initial (base), got"),
-    ({"target": None}, ".target is missing: it must be text"),
-    ({"sizes": [4e5, 8e5, 9e6, 2e6]}, ".sizes[2] must be smaller than the target base (4,212,992 param"),
-    ({"sizes": [4e5, 8e5, 1e9, 2e6]}, ".sizes[2] must be smaller than the target base (4,212,992"),
+    ({"sizes": [4e5, 8e5, 1e9, 2e6]}, ".sizes[2] must be smaller than the target base (4,212,992 param"),
     ({"sizes": [10, 4e5, 8e5, 2e6]}, ".sizes[0] must be near a model with the target's head size and voc"),
     ({"sizes": [4e5, 4.1e5, 8e5, 2e6]}, ".sizes[1] must be another model than the sizes before it: 313k"),
     ({"sizes": [4e5, 8e5, 2e6, {"hidden_size": 64}]}, ".sizes[3] must have parameters, or hidden_size"),
     ({"sizes": [4e5, 8e5, 2e6, {"parameters": 1e6, "hidden_size": 64}]}, ".sizes[3] must have"),
-    ({"sizes": [4e5, 8e5, 2e6, "big"]}, ".sizes[3] must be a number, got 'big'"),
     ({"sizes": [4e5, 8e5, 2e6, {"layers": 2}]}, "unknown key ladders.tiny.sizes[3].layers; "),
     ({"tokens_per_parameter": [0.001, 1]}, ".sizes[0] must be trained for at least 10 steps, and"),
     ({"vocab_size": 4096}, ".vocab_size must be omitted: tokenizers.main has it"),
@@ -207,22 +192,22 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("changes", "sentence"), MISTAKES, ids=lambda part: str(part)[:40])
 def test_a_mistake_is_one_sentence(config, changes, sentence):
-    assert mistake_in(config, **changes).startswith(sentence if sentence[0] == "u" else f"ladders.tiny{sentence}")
+    sentence = sentence if sentence.startswith("unknown") else f"ladders.tiny{sentence}"
+    assert mistake_in(with_ladder(config, **changes)).startswith(sentence)
 
 
 def test_a_custom_tokenizer_needs_the_size_of_its_vocabulary_and_a_run_its_own_name(config):
     names = copy.deepcopy(config)
     names["runs"]["tiny-313k-0.1"] = names["runs"]["base"]
-    assert mistake_in(names).startswith("runs.tiny-313k-0.1 must have another name: ladders.tiny makes a run")
+    assert mistake_in(with_ladder(names)).startswith("runs.tiny-313k-0.1 must have another name: ladders.tiny makes a")
     config["tokenizers"]["main"] = {"path": "tokenizer.json", "bos": "<s>", "eos": "</s>"}
-    assert mistake_in(config).startswith("ladders.tiny.vocab_size is missing")
+    assert mistake_in(with_ladder(config)).startswith("ladders.tiny.vocab_size is missing")
     assert len(runs_of_ladder(config, vocab_size=4096)) == 8
 
 
 def test_the_target_ladders_trains_the_ladder_and_not_its_target(pretending, config):
-    done = pretending.dry_run("ladders", check=False)
     sentence = "the config has no ladder (ladders.NAME with target, sizes and tokens_per_parameter)"
-    assert sentence in done.stdout + done.stderr
+    assert sentence in pretending.refusal("ladders")
     config["ladders"] = {"tiny": LADDER}
     plan = pretending.plan("ladders", config=config)
     assert len(outputs_of(plan, "pretrain")) == 8
@@ -233,7 +218,6 @@ def test_the_target_ladders_trains_the_ladder_and_not_its_target(pretending, con
 
 def test_all_trains_the_ladder_and_scores_the_target_alone(finished_checkout):
     ladder = {"target": "base", "sizes": [15e4, 3e5, 55e4], "tokens_per_parameter": [0.1, 0.2, 0.3]}
-    config = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
-    plan = finished_checkout.plan(config=config | {"ladders": {"tiny": ladder}})
+    plan = finished_checkout.plan(config=finished_checkout.default_config | {"ladders": {"tiny": ladder}})
     assert len(outputs_of(plan, "pretrain")) == 9
     assert set(plan.values()) == {"pretrain", "predict", "summarize", "all"}

@@ -1,21 +1,11 @@
 """The launcher in jobs of LSF and Flux, with fake commands: no server of either can be installed for tests."""
 
-import json
 import time
 
 import pytest
 
-from tests.workflow.checkout import launch_in_job, write_commands
+from tests.workflow.checkout import launch_in_job, told, write_commands
 
-WORKER = """
-import json, os, sys
-from pathlib import Path
-
-told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_")}
-Path("told" + os.environ["RANK"]).write_text(json.dumps(told | {"MASTER_ADDR": os.environ["MASTER_ADDR"]}))
-if os.environ["RANK"] == "0" and sys.argv[-1] != "0":
-    Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
-"""
 COMMANDS = {
     "bjobs": 'echo "$@" >> asked; echo "1:30 L"',
     "bhist": 'for start in 1 2 3; do echo "Mon Nov 23 06:00:0$start: Starting (Pid 7);"; done',
@@ -43,7 +33,6 @@ JOBS = {
 @pytest.fixture
 def launch(tmp_path):
     """A function that runs the launcher in a job; returns (exit code, stderr)."""
-    (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     write_commands(tmp_path / "bin", COMMANDS)
     return lambda scheduler, code=0, nodes=2: launch_in_job(tmp_path, nodes, code, JOBS[scheduler])
 
@@ -53,12 +42,12 @@ def test_each_node_has_a_launcher_that_knows_the_job(launch, tmp_path, scheduler
     begun = time.time()
     assert launch(scheduler)[0] == 0
     for rank in (0, 1):
-        told = json.loads((tmp_path / f"told{rank}").read_text())
+        environment = told(tmp_path, rank)
         expected = {"CARAVAN_NODE_RANK": str(rank), "CARAVAN_NUM_NODES": "2", "CARAVAN_PORT": "24818"}
         expected |= {"CARAVAN_HEAD": "127.0.0.1", "MASTER_ADDR": "127.0.0.1", "CARAVAN_JOB_RESTARTS": restarts}
-        assert told | expected == told
-        assert -1 <= int(told["CARAVAN_DEADLINE"]) - begun - 5370 <= 30
-        assert told["CARAVAN_JOB_ID"] in JOBS[scheduler].values()
+        assert environment | expected == environment
+        assert -1 <= int(environment["CARAVAN_DEADLINE"]) - begun - 5370 <= 30
+        assert environment["CARAVAN_JOB_ID"] in JOBS[scheduler].values()
 
 
 def test_lsf_requeues_a_job_that_ran_out_of_time(launch, tmp_path):

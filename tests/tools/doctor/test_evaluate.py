@@ -93,7 +93,7 @@ def test_ranks_and_cores_of_hosts_free_inodes_and_an_old_python():
     assert level == WARNING and "(2 on a, 1 on b)" in text
     ranks = [{"host": "a", "cores": [0, 1], "threads": 2}, {"host": "a", "cores": [2, 3], "threads": 2}]
     assert lines_of(NODES, *ranks)[1] == (OK, "ranks x threads per host: 2 x 2 threads on 4 cores")
-    assert lines_of(NODES, ranks[0], ranks[0])[1][0] == WARNING
+    assert_line(lines_of(NODES, ranks[0], ranks[0])[1], WARNING, "more threads than cores, 2 x 2 threads on ")
     report = {"host": "a", "place": "/shared", "free": 1e12, "inodes": 12, "refused": None}
     assert lines_of(DISK_SPACE, report) == [(WARNING, "/shared has only 12 free inodes: delete files")]
     report = {"host": "a", "python": "3.10.2", "new enough": False, "packages": {}, "code": "0" * 64}
