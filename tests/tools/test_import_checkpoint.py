@@ -12,8 +12,8 @@ from stages.lib.model import key_table
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.model_recipe import RopeScaling
 from tests.helpers.export_fixtures import random_model, write_settings
-from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.faults import files_of_at_most
+from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tools import import_checkpoint
 
 VOCABULARY = 61

@@ -248,7 +248,11 @@ def taken(digest):
     ("change", "start", "sentence"),
     [
         (of_others(PART, tokenizer="0" * 64), CORPUS, f"{PART} has another tokenizer than {CORPUS}"),
-        (of_others(PART, train={"shards": []}, outputs={}), CORPUS, f"{PART} has other shards than the part that {CORPUS} was made from"),
+        (
+            of_others(PART, train={"shards": []}, outputs={}),
+            CORPUS,
+            f"{PART} has other shards than the part that {CORPUS} was made from",
+        ),
         (lambda: left_out("0" * 64), PART, f"{HASHES} is missing, and {PART} was made from it"),
         (lambda: left_out("0" * 64, b"others"), PART, f"{HASHES} lists other duplicates than {PART} left out"),
         (
