@@ -18,7 +18,6 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
 from stages.lib.model import key_table
 from stages.lib.model.architectures import LlamaRecipe
-from stages.lib.model.key_table import keys_of
 from stages.lib.model.transformer import Transformer
 from tests.helpers.export_cases import SMALL, write_export
 from tests.helpers.export_fixtures import random_model
@@ -79,7 +78,7 @@ def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options
 def test_one_layer_is_read_without_the_others(directory):
     found = load_hf.open_directory(directory)
     found.file_of.update({name: "gone.safetensors" for name in found.file_of if ".layers.1." not in name})
-    read = found.read(keys_of(key_table.build(found.model_config, VOCABULARY).layers[1]))
+    read = found.read([weight.key for weight in key_table.build(found.model_config, VOCABULARY).layers[1]])
     assert [list(tensor.shape) for tensor in read.values()] == [[64], [128, 64], [64, 64], [64], [192, 64], [64, 96]]
 
 
