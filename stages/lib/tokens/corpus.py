@@ -311,7 +311,11 @@ def validation_documents(corpus: CorpusManifest, source: str) -> Iterator[tuple[
                 yield document["id"], document["text"]
 
 
-def compared_documents(corpus: Corpus, encode: Encode, num_documents: int = 8) -> Iterator[tuple[str, str, str, bool]]:
+COMPARED = 8
+"""Documents of each source whose text is encoded again."""
+
+
+def compared_documents(corpus: Corpus, encode: Encode) -> Iterator[tuple[str, str, str, bool]]:
     """Yield (source, id, text, True if `encode` gives the tokens of the shards) of each source's first documents.
 
     Pre-tokenized sources are left out: their ids need not be those of their text. A source ends with the first document
@@ -322,7 +326,7 @@ def compared_documents(corpus: Corpus, encode: Encode, num_documents: int = 8) -
         if "ids" in corpus.sources[source]:
             continue
         stream, at = corpus.stream(source, VALIDATION), 0
-        for name, text in itertools.islice(validation_documents(corpus.manifest, source), num_documents):
+        for name, text in itertools.islice(validation_documents(corpus.manifest, source), COMPARED):
             (ids,) = bos_eos.ids_of([Document(name, text, VALIDATION)], encode, np.int64)
             expected = [*[tokenizer["bos"]] * tokenizer["bos_added"], *ids.tolist(), tokenizer["eos"]]
             is_same = at + len(expected) <= len(stream) and stream.read(at, len(expected)).tolist() == expected
