@@ -152,6 +152,15 @@ def test_a_mistake_is_one_sentence(planned, options, sentence):
     assert "float8" not in sentence or error.endswith("got A100-SXM4-80GB with compute capability 8.0")
 
 
+def test_keys_that_the_stage_refuses_are_refused(planned):
+    tuned = KEYS | {"lora": {"rank": 2}, "optimizer": {"name": "muon"}}
+    runs = {"tuned": {"corpus": "main", "model": MODEL, "finetune": tuned}}
+    code, _, _, error = planned(config=CONFIG | {"runs": runs})
+    assert code == 2 and error.startswith(
+        "plan: runs.tuned.finetune.optimizer.name must be adamw with lora, got muon: "
+    )
+
+
 def test_an_unknown_gpu_is_planned_by_its_numbers(planned):
     code, _, figures, _ = planned("--gpu", "H300", "--memory-gb", 100, "--peak-tflops", 1000, "--mfu", 0.1)
     assert code == 0

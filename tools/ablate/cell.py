@@ -51,16 +51,16 @@ class CellRecipe(TrainRecipe):
     """Restrict attention to the tokens of the same document."""
 
     def check(self, where: str) -> None:
-        """Raise UserError if the optimizer is not one for LoRA, or keys do not fit each other."""
+        """Raise UserError if keys do not fit each other."""
         super().check(where)
         self.check_requirements(where)
-        if self.lora is not None:
-            self.optimizer.check_lora(f"{where}.optimizer")
 
     def check_requirements(self, where: str) -> None:
-        """Raise UserError if float8, CUDA graphs or a dtype do not fit the other keys."""
+        """Raise UserError if the optimizer is not one for LoRA, or float8, CUDA graphs or a dtype do not fit."""
         has_lora = self.lora is not None
         requirements.check(self, where, self.model, has_lora=has_lora, has_document_mask=self.document_mask)
+        if has_lora:
+            self.optimizer.check_lora(f"{where}.optimizer")
 
 
 def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:

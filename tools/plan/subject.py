@@ -35,7 +35,7 @@ class PlannedRecipe(CellRecipe):
         return "next_token" if self.dpo is None else "dpo"
 
     def check(self, where: str) -> None:
-        """Raise UserError if the schedule does not fit into the steps, or float8 or CUDA graphs do not fit the keys."""
+        """Raise UserError if the schedule does not fit into the steps, or keys do not fit each other."""
         if self.steps is not None:
             TrainRecipe.check(self, where)
         self.check_requirements(where)
